@@ -1,0 +1,249 @@
+#pragma once
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "../net/resolve.hpp"
+#include "../rt/combine.hpp"
+#include "../rt/event.hpp"
+#include "../rt/timer.hpp"
+#include "state.hpp"
+
+namespace rollcall {
+inline namespace v0 {
+namespace detail {
+
+/// Connects to the first of several addresses that answers: the next one is tried when one fails, and 250 ms after the last was tried,
+/// so that a black-holed address costs a quarter of a second (RFC 8305).
+class [[nodiscard]] address_race final : private waiter, private timer_node {
+ public:
+  static constexpr std::chrono::milliseconds head_start{250};
+
+  address_race(loop_core& core, std::vector<socket_address> const& to)
+      : timer_node([](timer_node& t) noexcept { static_cast<address_race&>(t).start_next(); }), core_(core) {
+    for (socket_address const& a : to) attempts_.push_back(std::make_unique<attempt>(*this, a));
+  }
+  ~address_race() { leave(); }
+
+  [[nodiscard]] bool await_ready() const noexcept { return attempts_.empty(); }
+  template <class P>
+  bool await_suspend(std::coroutine_handle<P> h) noexcept {
+    if (!begin(h, &core_)) return false;
+    start_next();
+    return true;
+  }
+  /// Whether one is connected; then take() and winner(). Else errors() tells of all.
+  bool await_resume() {
+    core_.remove_timer(*this);
+    if (was_stopped()) throw_cancelled("connect");
+    return winner_ != nullptr;
+  }
+  [[nodiscard]] socket_address const& winner() const noexcept { return winner_->to; }
+  [[nodiscard]] net::stream_ptr take(net::socket_options const& o) noexcept { return winner_->connection.take(o); }
+  /// "10.0.0.7:29500: ECONNREFUSED (Connection refused), …": each address that was tried, bounded.
+  [[nodiscard]] std::string errors() const {
+    std::string text;
+    for (auto const& a : attempts_) {
+      if (a->status == not_tried) continue;
+      if (text.size() > 1024) return text + ", ...";
+      if (!text.empty()) text += ", ";
+      text += a->to.to_string() + ": " + (a->status == under_way ? std::string("no answer") : net::errno_text(-a->status));
+    }
+    return text;
+  }
+
+ private:
+  static constexpr int not_tried = 1;
+  static constexpr int under_way = 2;
+  struct attempt {
+    attempt(address_race& r, socket_address const& a) : race(r), to(a) {}
+    address_race& race;
+    socket_address to;
+    int status = not_tried;
+    net::detail::connecting connection;
+  };
+  void start_next() noexcept {
+    core_.remove_timer(*this);
+    while (next_ < attempts_.size()) {
+      attempt& a = *attempts_[next_++];
+      int status = UV_ENOMEM;
+      try {
+        status = a.connection.start(core_, a.to, &a, [](void* self, int st) noexcept {
+          auto& done = *static_cast<attempt*>(self);
+          done.race.finished(done, st);
+        });
+      } catch (std::exception const&) {
+      }
+      if (status == 0) {
+        a.status = under_way;
+        if (next_ < attempts_.size()) core_.add_timer(*this, core_.now() + head_start);
+        return;
+      }
+      a.status = status;
+    }
+    if (std::none_of(attempts_.begin(), attempts_.end(), [](auto const& a) { return a->status == under_way; })) complete();
+  }
+  void finished(attempt& a, int status) noexcept {
+    a.status = status;
+    if (winner_) return;
+    if (status != 0) return start_next();
+    winner_ = &a;
+    for (auto const& other : attempts_)
+      if (other.get() != winner_) other->connection.reset();
+    complete();
+  }
+  void leave() noexcept override {
+    core_.remove_timer(*this);
+    for (auto const& a : attempts_)
+      if (a.get() != winner_) a->connection.reset();
+  }
+
+  loop_core& core_;
+  std::vector<std::unique_ptr<attempt>> attempts_;
+  std::size_t next_ = 0;
+  attempt* winner_ = nullptr;
+};
+
+/// Waits for the answer to the handshake on a client's first lane.
+class [[nodiscard]] handshake_awaiter final : private waiter {
+ public:
+  explicit handshake_awaiter(client_state& c) noexcept : client_(c) {}
+  ~handshake_awaiter() { leave(); }
+  [[nodiscard]] bool await_ready() const noexcept { return client_.ready() || client_.closed(); }
+  template <class P>
+  bool await_suspend(std::coroutine_handle<P> h) noexcept {
+    if (!begin(h, &client_.core())) return false;
+    client_.on_greeted([](void* self) noexcept { static_cast<handshake_awaiter*>(self)->complete(); }, this);
+    return true;
+  }
+  void await_resume() const {
+    if (was_stopped()) throw_cancelled("connect");
+  }
+
+ private:
+  void leave() noexcept override { client_.on_greeted(nullptr, nullptr); }
+  client_state& client_;
+};
+
+/// The jittered pause between two rounds: 25 ms at first, half as long again each time, at most 2 s.
+class back_off {
+ public:
+  back_off() : random_(std::random_device()()) {}
+  [[nodiscard]] duration next() {
+    const auto d = duration(static_cast<std::int64_t>(static_cast<double>(base_.count()) * std::uniform_real_distribution(0.5, 1.5)(random_)));
+    base_ = std::min(base_ + base_ / 2, duration(std::chrono::seconds(2)));
+    return d;
+  }
+  [[nodiscard]] std::uint32_t nonce() { return static_cast<std::uint32_t>(random_()); }
+
+ private:
+  std::minstd_rand random_;
+  duration base_ = std::chrono::milliseconds(25);
+};
+
+/// One attempt's outcome: a client, or why not and whether trying again can help.
+class connect_failure {
+ public:
+  connect_failure() noexcept = default;
+  errc code = errc::refused;
+  std::string text;
+  bool final_answer = false;
+};
+
+inline task<client_ptr> connect_once(loop_core* core, std::string host, int port, client_options options, resolve_fn const* resolver,
+                                     std::uint32_t nonce, bool with_ping, connect_failure* why) {
+  std::vector<socket_address> addresses;
+  if (socket_address::looks_like_ip(host)) {
+    addresses.push_back(socket_address::ip(host, port).value());
+  } else {
+    why->code = errc::resolve;
+    why->text = "'" + host + "' is still being resolved";
+    try {
+      addresses = co_await (*resolver)(host, static_cast<std::uint16_t>(port));
+    } catch (error const& e) {
+      if (e.code() == errc::cancelled) throw;
+      why->text = e.what();
+      why->final_answer = e.code() == errc::invalid;
+    }
+    if (addresses.empty()) co_return client_ptr();
+  }
+  why->code = errc::refused;
+  address_race race(*core, addresses);
+  why->text = "no answer yet from " + addresses.front().to_string();
+  if (addresses.size() > 1) why->text += " and " + std::to_string(addresses.size() - 1) + " more";
+  const bool connected = co_await race;
+  if (!connected) {
+    why->text = race.errors();
+    co_return client_ptr();
+  }
+  const socket_address to = race.winner();
+  client_ptr client(new client_state(*core, host, port, options));
+  why->text = to.to_string() + " accepted the connection but does not answer the handshake";
+  client->begin(race.take(options.socket()), to, nonce, with_ping);
+  co_await handshake_awaiter(*client);
+  if (client->ready()) co_return client;
+  failure const& f = *client->why_closed();
+  why->code = f.code() == errc::disconnected ? errc::refused : f.code();
+  why->text = to.to_string() + ": " + (f.code() == errc::disconnected ? "closed the connection in the handshake: " : "") + f.detail();
+  why->final_answer = f.code() == errc::protocol;
+  co_return client_ptr();
+}
+
+/// Tries until it has a store or the limit has passed (design: resolve anew each time, one absolute limit over all steps).
+inline task<client_ptr> connect_client(loop_core* core, std::string host, int port, deadline limit, client_options options, resolve_fn resolver) {
+  const time_point begun = core->now();
+  const time_point until = limit.from(begun);
+  const auto give_up = [&](errc code, std::string text) {
+    failure f(code, "connect", std::move(text));
+    f.with_peer((host.find(':') != host.npos && host.front() != '[' ? "[" + host + "]" : host) + ":" + std::to_string(port));
+    return error(f.with_times(core->now() - begun, limit.length(begun)));
+  };
+  if (port < 1 || port > 65535) throw give_up(errc::invalid, "port " + std::to_string(port) + " is not in 1..65535");
+  if (host.empty()) throw give_up(errc::invalid, "the host is empty");
+  if (socket_address::looks_like_ip(host)) {
+    const result<socket_address> literal = socket_address::ip(host, port);
+    if (!literal) throw give_up(errc::invalid, literal.error().detail());
+  }
+  back_off pauses;
+  connect_failure why;
+  bool with_ping = true;
+  time_point warn_at = begun + std::chrono::seconds(5);
+  for (std::size_t tries = 1;; ++tries) {
+    why = connect_failure();
+    const std::uint32_t nonce = pauses.nonce();
+    task<client_ptr> once = connect_once(core, host, port, options, &resolver, nonce, with_ping, &why);
+    try {
+      client_ptr client = co_await with_deadline(std::move(once), until);
+      if (client) co_return client;
+    } catch (error const& e) {
+      if (e.code() != errc::timed_out) throw;
+    }
+    if (why.final_answer) throw give_up(why.code, why.text);
+    // A server before 2.5 closes at PING: leave it out every other time.
+    with_ping = !(with_ping && why.text.find("in the handshake") != why.text.npos);
+    const duration pause = pauses.next();
+    const time_point now = core->now();
+    if (now >= until || pause >= until - now) {
+      // Not worth another round: what is left of the limit passes here, then the last error is told.
+      if (now < until) co_await sleep_until(until);
+      throw give_up(why.code, std::to_string(tries) + (tries == 1 ? " attempt; " : " attempts; the last one: ") + why.text);
+    }
+    if (now >= warn_at) {
+      warn_at = now + std::chrono::seconds(30);
+      core->log(log_level::warning, "still connecting to " + host + ":" + std::to_string(port) + ", " +
+                                        (limit.is_never() ? std::string("no limit") : duration_text(until - now) + " left: ") + why.text);
+    }
+    co_await sleep_for(pause);
+  }
+}
+
+}  // namespace detail
+}  // namespace v0
+}  // namespace rollcall

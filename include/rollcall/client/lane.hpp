@@ -1,0 +1,244 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "../core/result.hpp"
+#include "../engine/session.hpp"
+#include "../net/tcp.hpp"
+
+namespace rollcall {
+inline namespace v0 {
+namespace detail {
+
+/// What the probe in the handshake told about the server.
+class server_info {
+ public:
+  server_info() noexcept = default;
+  bool is_rollcall = false;
+  std::uint32_t version = 0;
+  std::uint64_t capabilities = 0;
+  std::array<char, wire::instance_id_bytes> instance{};
+  bool has_instance = false;
+};
+
+class lane;
+
+/// Who owns lanes.
+class lane_owner {
+ public:
+  /// The handshake was answered as a store answers it.
+  virtual void lane_ready(lane& l) noexcept = 0;
+  /// The lane is dead. `handshake` tells that it was before lane_ready.
+  virtual void lane_lost(lane& l, failure_ptr const& why, bool handshake) noexcept = 0;
+  [[nodiscard]] virtual server_info& info() noexcept = 0;
+
+ protected:
+  ~lane_owner() = default;
+};
+
+/// One connection of a client: a stream, its session, and the bytes the socket has not taken. Requests may be staged before the
+/// connection stands; they leave behind the handshake.
+class lane final : private net::stream_sink {
+ public:
+  lane(loop_core& core, lane_owner& owner, std::string_view peer) : core_(core), owner_(owner), peer_(peer), greeting_(*this) {}
+  lane(lane const&) = delete;
+  lane& operator=(lane const&) = delete;
+
+  [[nodiscard]] engine::session& session() noexcept { return session_; }
+  [[nodiscard]] std::string const& peer() const noexcept { return peer_; }
+  [[nodiscard]] bool ready() const noexcept { return state_ == state::ready; }
+  [[nodiscard]] bool dead() const noexcept { return state_ == state::dead; }
+
+  /// Stages VALIDATE, PING (`with_ping`; servers before 2.5 close at it) and the capability probe, all in the first write
+  /// (protocol 3.1, 17).
+  void greet(std::uint32_t nonce, bool with_ping) {
+    std::string bytes;
+    wire::encode_validate(bytes);
+    session_.stage(bytes);
+    greeting_.nonce = nonce;
+    greeting_.with_ping = with_ping;
+    if (with_ping) {
+      bytes.clear();
+      wire::encode_ping(bytes, nonce);
+      session_.send(&greeting_, bytes, {}, wire::reply_form::u32);
+    }
+    bytes.clear();
+    wire::encode_check(bytes, {}, keys(wire::capability_key));
+    session_.send(&greeting_, bytes, {}, wire::reply_form::u8);
+  }
+  /// Connects by itself; for the further lanes of a store.
+  void dial(socket_address const& to, net::socket_options const& options) {
+    options_ = options;
+    const int status = dial_.start(core_, to, this, [](void* self, int st) noexcept { static_cast<lane*>(self)->dialled(st); });
+    if (status != 0) dialled(status);
+  }
+  /// Starts on a stream that stands.
+  void open(net::stream_ptr s) {
+    stream_ = std::move(s);
+    stream_->start_read(*this);
+    state_ = state::greeting;
+    flush();
+  }
+  /// Writes what is staged, in one go.
+  void flush() noexcept {
+    if (!stream_) return;
+    session_.flush();
+    if (session_.output().empty()) return;
+    if (unsent_.empty()) {
+      unsent_.swap(session_.output());
+    } else {
+      unsent_.append(session_.output());
+    }
+    session_.output().clear();
+    session_.mark_written();
+    write();
+  }
+  void keep_alive(bool on) noexcept {
+    if (stream_) stream_->keep_alive(on);
+  }
+  /// Why the lane is dead.
+  [[nodiscard]] failure_ptr const& why() const noexcept { return why_; }
+  /// Fails everything pending with `why` and closes; the owner is not told.
+  void close(failure_ptr why) noexcept {
+    if (state_ == state::dead) return;
+    state_ = state::dead;
+    why_ = std::move(why);
+    dial_.reset();
+    stream_.reset();
+    session_.lost();
+  }
+
+ private:
+  enum class state : unsigned char { dialling, greeting, ready, dead };
+
+  /// Takes the answers to the handshake.
+  class greeter final : public engine::exchange {
+   public:
+    explicit greeter(lane& l) noexcept : lane_(l) {}
+    ~greeter() { lane_.session_.abandon(*this); }
+    std::uint32_t nonce = 0;
+    bool with_ping = true;
+
+   private:
+    void on_reply(std::size_t index, wire::reply& r) noexcept override {
+      if (with_ping && index == 0) {
+        if (r.number != nonce) lane_.not_a_store_ = true;
+      } else if (lane_.state_ == state::greeting) {
+        if (r.number > wire::check_not_ready) lane_.not_a_store_ = true;
+        if (lane_.not_a_store_) return;
+        lane_.greeted(r.number == wire::check_ready);
+      } else {
+        lane_.introduced(r.bytes);
+      }
+    }
+    void on_done() noexcept override {}
+    void on_lost() noexcept override {}
+    lane& lane_;
+  };
+
+  void greeted(bool rollcall_server) noexcept {
+    state_ = state::ready;
+    server_info& info = owner_.info();
+    info.is_rollcall = rollcall_server;
+    if (rollcall_server && !info.has_instance) {
+      // Who it is, for reconnect(); nobody waits for it.
+      char get[1 + 8 + wire::capability_key.size()];
+      get[0] = static_cast<char>(wire::opcode::get);
+      wire::store(get + 1, std::uint64_t{wire::capability_key.size()});
+      wire::capability_key.copy(get + 9, wire::capability_key.size());
+      greeting_.with_ping = false;
+      session_.send(&greeting_, std::string_view(get, sizeof get), {}, wire::reply_form::bytes);
+    }
+    owner_.lane_ready(*this);
+    flush();
+  }
+  void introduced(std::string_view value) noexcept {
+    if (value.size() < wire::capability_bytes) return;
+    server_info& info = owner_.info();
+    info.version = wire::load<std::uint32_t>(value.data());
+    info.capabilities = wire::load<std::uint64_t>(value.data() + 4);
+    value.copy(info.instance.data(), info.instance.size(), 12);
+    info.has_instance = true;
+  }
+  void dialled(int status) noexcept {
+    if (status != 0) {
+      die(failure(errc::refused, "connect", net::errno_text(-status)));
+      return;
+    }
+    try {
+      open(dial_.take(options_));
+    } catch (std::exception const& e) {
+      die(failure(errc::io, "connect", e.what()));
+    }
+  }
+  void on_read(std::string_view bytes) noexcept override {
+    bool fine = false;
+    try {
+      fine = session_.feed(bytes);
+    } catch (std::exception const& e) {
+      die(failure(errc::io, "read", e.what()));
+      return;
+    }
+    if (state_ == state::dead) return;
+    if (not_a_store_ || !fine) {
+      const bool greeted_before = state_ == state::ready;
+      die(failure(errc::protocol, greeted_before ? "read" : "connect",
+                  greeted_before ? session_.problem() : "whatever listens there is not a store: it does not answer the handshake as one"));
+      return;
+    }
+    if (!session_.output().empty()) flush();
+  }
+  void on_end(int status) noexcept override {
+    die(failure(errc::disconnected, state_ == state::ready ? "read" : "connect",
+                status == 0 ? std::string("the server closed the connection") : net::errno_text(-status)));
+  }
+  void on_writable() noexcept override { write(); }
+  void write() noexcept {
+    iovec piece{unsent_.data() + sent_, unsent_.size() - sent_};
+    const std::ptrdiff_t n = stream_->try_write(&piece, 1);
+    if (n < 0) {
+      // The reading side reports it, so that nobody is called back from within a write.
+      unsent_.clear();
+      sent_ = 0;
+      stream_->shutdown();
+      return;
+    }
+    sent_ += static_cast<std::size_t>(n);
+    if (sent_ < unsent_.size()) return;
+    sent_ = 0;
+    unsent_.clear();
+    if (unsent_.capacity() > keep_capacity) std::string().swap(unsent_);
+  }
+  void die(failure f) noexcept {
+    const bool handshake = state_ != state::ready;
+    state_ = state::dead;
+    dial_.reset();
+    stream_.reset();
+    f.with_peer(peer_);
+    why_ = std::make_shared<failure const>(std::move(f));
+    owner_.lane_lost(*this, why_, handshake);
+    session_.lost();
+  }
+
+  static constexpr std::size_t keep_capacity = 64 * 1024;
+  loop_core& core_;
+  lane_owner& owner_;
+  std::string peer_;
+  state state_ = state::dialling;
+  bool not_a_store_ = false;
+  engine::session session_;
+  greeter greeting_;
+  net::detail::connecting dial_;
+  net::socket_options options_;
+  net::stream_ptr stream_;
+  std::string unsent_;
+  std::size_t sent_ = 0;
+  failure_ptr why_;
+};
+
+}  // namespace detail
+}  // namespace v0
+}  // namespace rollcall

@@ -1,0 +1,124 @@
+#pragma once
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include <cerrno>
+#include <chrono>
+
+#include "../../posix/fd.hpp"
+#include "../../posix/listener.hpp"
+#include "../../rt/detail/handle.hpp"
+
+namespace rollcall {
+inline namespace v0 {
+namespace net {
+namespace detail {
+
+/// Receives accepted sockets.
+class accept_sink {
+ public:
+  /// A new socket, non-blocking and close-on-exec; the callee owns it.
+  virtual void on_accept(unique_fd fd) noexcept = 0;
+  /// A socket had to be refused, or accepting pauses: a negative errno value.
+  virtual void on_accept_error(int status) noexcept = 0;
+
+ protected:
+  ~accept_sink() = default;
+};
+
+/// Accepts on a listener in bounded batches, so that a storm of connects does not starve those inside. Out of descriptors, it gives up
+/// a reserve to take and close the waiting connection (a refusal the peer can see), and pauses where even that fails.
+class acceptor_core final : private rollcall::detail::timer_node {
+  using loop_core = rollcall::detail::loop_core;
+
+ public:
+  static constexpr int batch = 256;
+  static constexpr std::chrono::milliseconds pause{100};
+
+  acceptor_core(loop_core& core, listener at, accept_sink& sink)
+      : timer_node([](timer_node& t) noexcept { static_cast<acceptor_core&>(t).resume(); }), core_(core), listener_(std::move(at)), sink_(sink) {
+    const int status = poll_.open(core, this, [this](uv_loop_t* l, uv_poll_t* h) { return uv_poll_init(l, h, listener_.fd()); });
+    if (status != 0) throw error(errc::io, "serve", listener_.url() + ": " + uv_strerror(status));
+    reserve_ = spare();
+    resume();
+  }
+  acceptor_core(acceptor_core const&) = delete;
+  acceptor_core& operator=(acceptor_core const&) = delete;
+  ~acceptor_core() { core_.remove_timer(*this); }
+
+  [[nodiscard]] listener const& at() const noexcept { return listener_; }
+  /// Whether accepting keeps the host's loop alive; it does unless told otherwise.
+  void keep_alive(bool on) noexcept { (on ? uv_ref : uv_unref)(reinterpret_cast<uv_handle_t*>(poll_.get())); }
+  /// No more is accepted until resume(); connections queue in the kernel.
+  void suspend() noexcept { uv_poll_stop(poll_.get()); }
+  void resume() noexcept {
+    core_.remove_timer(*this);
+    uv_poll_start(poll_.get(), UV_READABLE, [](uv_poll_t* h, int, int) noexcept {
+      const loop_core::turn t(handle::core_of(h));
+      if (acceptor_core* self = handle::owner_of(h)) self->accept_some();
+    });
+  }
+
+ private:
+  using handle = rollcall::detail::handle<uv_poll_t, acceptor_core>;
+  static unique_fd spare() noexcept { return unique_fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+
+  void accept_some() noexcept {
+    for (int i = 0; i < batch; ++i) {
+      unique_fd fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (fd) {
+        sink_.on_accept(std::move(fd));
+        if (!poll_) return;
+        continue;
+      }
+      switch (const int e = errno) {
+        case EAGAIN: return;
+        case EINTR:
+        case ECONNABORTED:
+        case EPROTO:
+        case ENETDOWN:
+        case ENOPROTOOPT:
+        case EHOSTDOWN:
+        case EHOSTUNREACH:
+        case EOPNOTSUPP:
+        case ENETUNREACH: continue;
+        case EMFILE:
+        case ENFILE:
+          if (refuse_one()) {
+            sink_.on_accept_error(-e);
+            continue;
+          }
+          [[fallthrough]];
+        default:
+          sink_.on_accept_error(-e);
+          suspend();
+          core_.remove_timer(*this);
+          core_.add_timer(*this, core_.now() + pause);
+          return;
+      }
+    }
+  }
+  bool refuse_one() noexcept {
+    if (!reserve_) reserve_ = spare();
+    if (!reserve_) return false;
+    reserve_.reset();
+    unique_fd refused(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+    const bool done = static_cast<bool>(refused);
+    refused.reset();
+    reserve_ = spare();
+    return done;
+  }
+
+  loop_core& core_;
+  listener listener_;
+  accept_sink& sink_;
+  unique_fd reserve_;
+  handle poll_;
+};
+
+}  // namespace detail
+}  // namespace net
+}  // namespace v0
+}  // namespace rollcall

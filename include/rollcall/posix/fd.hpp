@@ -1,0 +1,41 @@
+#pragma once
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "../version.hpp"
+
+namespace rollcall {
+inline namespace v0 {
+
+/// Owns one file descriptor and closes it once; -1 means none. Leaves `errno` as it was, so that a failure can be read after cleaning up.
+class unique_fd {
+ public:
+  unique_fd() noexcept = default;
+  explicit unique_fd(int fd) noexcept : fd_(fd) {}
+  unique_fd(unique_fd&& o) noexcept : fd_(o.release()) {}
+  unique_fd& operator=(unique_fd&& o) noexcept {
+    if (this != &o) reset(o.release());
+    return *this;
+  }
+  ~unique_fd() { reset(); }
+
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  [[nodiscard]] explicit operator bool() const noexcept { return fd_ >= 0; }
+  /// Hands the descriptor to the caller, who closes it from now on.
+  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
+  void reset(int fd = -1) noexcept {
+    const int old = std::exchange(fd_, fd);
+    if (old < 0) return;
+    const int saved = errno;
+    ::close(old);  // not repeated after EINTR: on Linux the number is free by then, and may be somebody else's
+    errno = saved;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace v0
+}  // namespace rollcall

@@ -1,0 +1,20 @@
+#pragma once
+/// Everything, for programs. The library's own headers include what they need.
+
+#include "barrier.hpp"
+#include "net/process.hpp"
+#include "net/resolve.hpp"
+#include "net/signal.hpp"
+#include "net/socket.hpp"
+#include "net/work.hpp"
+#include "posix/listener.hpp"
+#include "rt/combine.hpp"
+#include "rt/event.hpp"
+#include "rt/loop.hpp"
+#include "rt/scope.hpp"
+#include "rt/start.hpp"
+#include "rt/sync_wait.hpp"
+#include "rt/task.hpp"
+#include "rt/timer.hpp"
+#include "server.hpp"
+#include "stores/tcp.hpp"

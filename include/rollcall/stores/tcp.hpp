@@ -1,0 +1,151 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "../client/connect.hpp"
+#include "../client/operation.hpp"
+
+namespace rollcall {
+inline namespace v0 {
+
+/// A client of one store server: a cheap handle that may be copied; the connection closes with the last handle and operation.
+///
+/// Every operation encodes its request before it returns, so what it was given may die then, and is sent when it is awaited, spawned
+/// or started. Several may be awaited at once: requests pipeline on one connection, and a wait never delays another operation (one is
+/// interrupted and sent again, or another connection is opened: docs/design/session.md). Unless it says otherwise, an operation
+///
+///   errors    throws rollcall::error: timed_out past its limit, cancelled, disconnected when the connection is lost, closed, protocol,
+///             limit when a key or value is too long. error::effect() tells whether a change took place.
+///   cancel    completes in that loop turn and never waits for the server; the connection stays usable.
+///   limit     client_options::timeout(), 300 s unless set, counted from the await.
+///
+/// One loop's thread only. Keys and values are opaque bytes.
+class tcp_store {
+ public:
+  /// Connects to the store at `host` and `port` (1..65535), resolving, retrying and shaking hands until `limit` has passed.
+  ///
+  /// errors    refused or resolve at the limit, naming the address, what was tried and the last error; protocol at once when something
+  ///           else than a store answers; invalid for a port out of range.
+  /// cancel    as if never called.
+  [[nodiscard]] static task<tcp_store> connect(loop& l, std::string_view host, int port, deadline limit = std::chrono::seconds(300),
+                                               client_options options = {}, resolve_fn resolver = resolve_by_system) {
+    return connect_task(&l.core(), std::string(host), port, limit, options, std::move(resolver));
+  }
+
+  /// Stores `value` (at most 8 MiB) under `key`; completes when the server has applied it. effect unknown once it was sent.
+  [[nodiscard]] operation<void> set(std::string_view key, std::string_view value) const {
+    auto op = make<void>(detail::op_kind::set, client_->options().timeout());
+    if (fits(op, "set", key) && value_fits(op, "set", key, value)) wire::encode_set(op.request_, prefix, key, value);
+    return op;
+  }
+  /// The value of `key`, once it exists.
+  [[nodiscard]] operation<std::string> get(std::string_view key) const { return get(key, client_->options().timeout()); }
+  [[nodiscard]] operation<std::string> get(std::string_view key, deadline limit) const {
+    auto op = make<std::string>(detail::op_kind::get, limit);
+    if (fits(op, "get", key)) wire::encode_wait(op.request_, prefix, keys(key));
+    return op;
+  }
+  /// The value of `key`, or none when it does not exist now.
+  [[nodiscard]] operation<std::optional<std::string>> find(std::string_view key) const {
+    auto op = make<std::optional<std::string>>(detail::op_kind::find, client_->options().timeout());
+    if (fits(op, "find", key)) wire::encode_wait(op.request_, prefix, keys(key));
+    return op;
+  }
+  /// Adds `delta` to the decimal number under `key` (0 where it is missing) and gives the sum. A value that is no number, and a sum past
+  /// 64 bits, make the server close the connection (protocol 4.2). effect unknown once it was sent; never retried.
+  [[nodiscard]] operation<std::int64_t> add(std::string_view key, std::int64_t delta) const {
+    auto op = make<std::int64_t>(detail::op_kind::add, client_->options().timeout());
+    if (fits(op, "add", key)) wire::encode_add(op.request_, prefix, key, delta);
+    return op;
+  }
+  /// Whether every key exists now (true for no keys).
+  [[nodiscard]] operation<bool> check(keys k) const {
+    auto op = make<bool>(detail::op_kind::check, client_->options().timeout());
+    if (fit(op, "check", k)) wire::encode_check(op.request_, prefix, k);
+    return op;
+  }
+  /// Waits until every key exists: 0..131072 keys. "Existed at some moment", not "all exist now" (protocol 7.3).
+  ///
+  /// errors    timed_out names the keys that are still missing (of the first 64; to learn which may take 100 ms past the limit).
+  /// cancel    as if never called; no state remains at the server.
+  [[nodiscard]] operation<void> wait(keys k) const { return wait(k, client_->options().timeout()); }
+  [[nodiscard]] operation<void> wait(keys k, deadline limit) const {
+    auto op = make<void>(detail::op_kind::wait, limit);
+    if (fit(op, "wait", k)) wire::encode_wait(op.request_, prefix, k);
+    return op;
+  }
+  /// Deletes `key`; whether it existed. effect unknown once it was sent.
+  [[nodiscard]] operation<bool> delete_key(std::string_view key) const {
+    auto op = make<bool>(detail::op_kind::delete_key, client_->options().timeout());
+    if (fits(op, "delete_key", key)) wire::encode_delete_key(op.request_, prefix, key);
+    return op;
+  }
+  /// How many keys the server holds, internal ones (`init/`) included (protocol 4).
+  [[nodiscard]] operation<std::int64_t> num_keys() const {
+    auto op = make<std::int64_t>(detail::op_kind::num_keys, client_->options().timeout());
+    wire::encode_num_keys(op.request_);
+    return op;
+  }
+
+  /// Closes the connection; pending and later operations fail with errc::closed. Idempotent, does not suspend.
+  void close() const { client_->close(); }
+  /// False once the store was closed or its connection lost.
+  [[nodiscard]] bool is_open() const noexcept { return client_ && !client_->closed(); }
+  [[nodiscard]] std::string const& host() const noexcept { return client_->host(); }
+  [[nodiscard]] int port() const noexcept { return client_->port(); }
+  /// Whether the server is rollcall's, by the capability probe of the handshake (protocol 17).
+  [[nodiscard]] bool server_is_rollcall() const noexcept { return client_->info().is_rollcall; }
+  /// How many connections this store has: 1 unless waits for several keys overlap other operations.
+  [[nodiscard]] std::size_t connections() const noexcept { return client_->lane_count(); }
+  [[nodiscard]] detail::loop_core& core() const noexcept { return client_->core(); }
+
+ private:
+  static constexpr std::string_view prefix = "/";  // the client's, not the server's (protocol 1)
+
+  explicit tcp_store(detail::client_ptr c) noexcept : client_(std::move(c)) {}
+  static task<tcp_store> connect_task(detail::loop_core* core, std::string host, int port, deadline limit, client_options options,
+                                      resolve_fn resolver) {
+    detail::client_ptr c = co_await detail::connect_client(core, std::move(host), port, limit, options, std::move(resolver));
+    co_return tcp_store(std::move(c));
+  }
+  template <class T>
+  [[nodiscard]] operation<T> make(detail::op_kind k, deadline limit) const {
+    return operation<T>(client_, k, limit);
+  }
+  template <class T>
+  bool fits(operation<T>& op, std::string_view name, std::string_view key) const {
+    const std::size_t most = client_->options().max_key_bytes();
+    if (key.size() <= most) return true;
+    failure f(errc::limit, name, "the key has " + std::to_string(key.size()) + " bytes, the limit is " + std::to_string(most));
+    op.refuse(std::move(f.with_key(key.substr(0, 80))));
+    return false;
+  }
+  template <class T>
+  bool value_fits(operation<T>& op, std::string_view name, std::string_view key, std::string_view value) const {
+    const std::size_t most = client_->options().max_value_bytes();
+    if (value.size() <= most) return true;
+    failure f(errc::limit, name, "the value has " + std::to_string(value.size()) + " bytes, the limit is " + std::to_string(most));
+    op.refuse(std::move(f.with_key(key)));
+    return false;
+  }
+  template <class T>
+  bool fit(operation<T>& op, std::string_view name, keys const& k) const {
+    constexpr std::size_t most = 131072;  // protocol 6
+    if (k.size() > most) {
+      op.refuse(failure(errc::limit, name, std::to_string(k.size()) + " keys, the limit is " + std::to_string(most)));
+      return false;
+    }
+    for (std::size_t i = 0; i < k.size(); ++i)
+      if (!fits(op, name, k[i])) return false;
+    return true;
+  }
+  detail::client_ptr client_;
+};
+static_assert(await_safe<tcp_store>);
+
+}  // namespace v0
+}  // namespace rollcall

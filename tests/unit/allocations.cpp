@@ -1,0 +1,26 @@
+#include <cstdlib>
+#include <new>
+
+#include "support.hpp"
+
+namespace {
+
+allocation_count counted;
+
+void* allocate(std::size_t n) {
+  ++counted.calls;
+  counted.bytes += n;
+  if (void* p = std::malloc(n != 0 ? n : 1)) return p;
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+allocation_count allocations() noexcept { return counted; }
+
+void* operator new(std::size_t n) { return allocate(n); }
+void* operator new[](std::size_t n) { return allocate(n); }
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete[](void* p) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
