@@ -8,25 +8,28 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <rollcall/net/process.hpp>
 #include <rollcall/net/signal.hpp>
 #include <rollcall/posix/listener.hpp>
 #include <rollcall/rt/combine.hpp>
 #include <rollcall/rt/sync_wait.hpp>
 #include <rollcall/rt/timer.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include <fmt/format.h>
 
 namespace rc = rollcall;
 using namespace std::chrono_literals;
@@ -241,8 +244,12 @@ int main(int argc, char** argv) {
     say(fmt::format("cannot start '{}': {} ({})", s.command.front(), rc::errno_name(why), std::strerror(why)));
     return why == ENOENT ? not_found : not_executable;
   }
-  return rc::run([&s](rc::loop& l) -> rc::task<int> {
+  try {
+    rc::loop l;
     launcher all(l, s);
-    co_return co_await all.run();
-  });
+    return rc::sync_wait(l, all.run());
+  } catch (std::exception const& e) {
+    say(e.what());
+    return EXIT_FAILURE;
+  }
 }

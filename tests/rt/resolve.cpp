@@ -245,3 +245,17 @@ TEST_CASE("a look-up needs a loop") {
   CHECK(rc::resolve("127.0.0.1", 1).await_ready());
   CHECK_FALSE(rc::resolve("localhost", 1).await_ready());
 }
+
+TEST_CASE("a loop that is destroyed while an abandoned call goes on waits for its end") {
+  bool ended = false;
+  {
+    rc::loop l;
+    auto f = [&ended] {
+      std::this_thread::sleep_for(50ms);
+      ended = true;
+    };
+    const rc::result<void> r = rc::sync_wait(l, rc::as_result(rc::with_deadline(rc::run_blocking(f), 1ms)));
+    CHECK(r.code() == rc::errc::timed_out);
+  }
+  CHECK(ended);
+}

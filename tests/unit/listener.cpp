@@ -1,5 +1,5 @@
-#include <doctest/doctest.h>
 #include <dirent.h>
+#include <doctest/doctest.h>
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -142,9 +142,9 @@ TEST_SUITE("listener") {
   }
 
   TEST_CASE("what is no literal is refused and named") {
-    const std::vector<std::string> wrong{"",      "localhost",  "300.0.0.1", "127.0.0.1:29500", "[127.0.0.1]",          "[::1",
-                                         "::1]",  "::1%",       "1.2.3",     "[]",              std::string("::1\0x", 5), "%lo",
-                                         "[::1]:1", "127.0.0.1%lo"};
+    const std::vector<std::string> wrong{
+        "",     "localhost", "300.0.0.1", "127.0.0.1:29500",        "[127.0.0.1]", "[::1",    "::1]",
+        "::1%", "1.2.3",     "[]",        std::string("::1\0x", 5), "%lo",         "[::1]:1", "127.0.0.1%lo"};
     for (std::string const& text : wrong) {
       CAPTURE(text);
       const auto a = socket_address::ip(text, 1);
@@ -161,7 +161,8 @@ TEST_SUITE("listener") {
 
   TEST_CASE("loopback is 127.0.0.0/8, mapped too, ::1 and unix; nothing else") {
     for (char const* yes : {"127.0.0.1", "127.0.1.1", "::1", "::ffff:127.3.2.1"}) CHECK(socket_address::ip(yes, 1)->is_loopback());
-    for (char const* no : {"10.0.0.1", "0.0.0.0", "::", "fe80::1%lo", "::ffff:10.0.0.1"}) CHECK_FALSE(socket_address::ip(no, 1)->is_loopback());
+    for (char const* no : {"10.0.0.1", "0.0.0.0", "::", "fe80::1%lo", "::ffff:10.0.0.1"})
+      CHECK_FALSE(socket_address::ip(no, 1)->is_loopback());
     CHECK(socket_address::unix_path("/x")->is_loopback());
     CHECK_FALSE(socket_address().is_loopback());
     CHECK(socket_address::ip("::", 1)->is_wildcard());
@@ -298,7 +299,8 @@ TEST_SUITE("listener") {
       CHECK(has(text, "port 0"));
       CHECK(has(text, "`ss -ltnp sport = :" + port + "`"));
     }
-    for (char const* host : {"*", "0.0.0.0"}) CHECK(rc::try_listen(listen_options().host(host).port(first.port())).code() == errc::address_in_use);
+    for (char const* host : {"*", "0.0.0.0"})
+      CHECK(rc::try_listen(listen_options().host(host).port(first.port())).code() == errc::address_in_use);
     CHECK(connected_to(first.address()));
   }
 
@@ -338,7 +340,8 @@ TEST_SUITE("listener") {
     }
     CHECK(has(failure_of(rc::try_listen(listen_options().backlog(0))), "backlog 0"));
     CHECK(has(failure_of(rc::try_listen(listen_options().keep_alive({std::chrono::seconds(40000), std::chrono::seconds(1), 1}))), "40000"));
-    CHECK(has(failure_of(rc::try_listen(listen_options().keep_alive({std::chrono::seconds(1), std::chrono::seconds(0), 1}))), "interval seconds 0"));
+    CHECK(has(failure_of(rc::try_listen(listen_options().keep_alive({std::chrono::seconds(1), std::chrono::seconds(0), 1}))),
+              "interval seconds 0"));
     CHECK(has(failure_of(rc::try_listen(listen_options().keep_alive({std::chrono::seconds(1), std::chrono::seconds(1), 128}))), "128"));
   }
 
@@ -467,8 +470,8 @@ TEST_SUITE("listener") {
   }
 
   TEST_CASE("a bound socket is adopted and listens, of either family") {
-    for (char const* host : {"127.0.0.1", "::1"}) {
-      unique_fd raw = bound_socket(host);
+    for (std::string const host : {"127.0.0.1", "::1"}) {
+      unique_fd raw = bound_socket(host.c_str());
       if (!raw) {
         MESSAGE("skipped: no " << host << " here");
         continue;
@@ -528,9 +531,9 @@ TEST_SUITE("listener") {
     const unique_fd pipe_end(pipe_ends[0]), pipe_other(pipe_ends[1]), pair_end(pair_ends[0]), pair_other(pair_ends[1]);
     const unique_fd file(::open((dir.path + "/f").c_str(), O_RDWR | O_CREAT, 0600)), directory(::open("/", O_RDONLY)),
         null(::open("/dev/null", O_RDWR)), terminal(::posix_openpt(O_RDWR | O_NOCTTY)), epoll(::epoll_create1(0)),
-        udp = bound_socket("127.0.0.1", SOCK_DGRAM), local_dgram(::socket(AF_UNIX, SOCK_DGRAM, 0)), packets(::socket(AF_UNIX, SOCK_SEQPACKET, 0)),
-        netlink(::socket(AF_NETLINK, SOCK_RAW, 0)), connected = connected_to(l.address()), accepted = accepted_from(l),
-        unbound(::socket(AF_INET, SOCK_STREAM, 0)), unbound_local(::socket(AF_UNIX, SOCK_STREAM, 0));
+        udp = bound_socket("127.0.0.1", SOCK_DGRAM), local_dgram(::socket(AF_UNIX, SOCK_DGRAM, 0)),
+        packets(::socket(AF_UNIX, SOCK_SEQPACKET, 0)), netlink(::socket(AF_NETLINK, SOCK_RAW, 0)), connected = connected_to(l.address()),
+        accepted = accepted_from(l), unbound(::socket(AF_INET, SOCK_STREAM, 0)), unbound_local(::socket(AF_UNIX, SOCK_STREAM, 0));
     const std::vector<std::pair<int, std::string>> kinds{
         {file.get(), "a regular file"},
         {directory.get(), "a directory"},
@@ -597,7 +600,7 @@ TEST_SUITE("listener") {
     const std::string path = dir.path + "/s";
     {
       const listener l = rc::listen(listen_options().unix_path(path));
-      struct stat s {};
+      struct stat s{};
       REQUIRE(::stat(path.c_str(), &s) == 0);
       CHECK((s.st_mode & 07777) == 0600);
       CHECK(l.url() == "unix:" + path);

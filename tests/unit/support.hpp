@@ -150,9 +150,9 @@ class peer {
 };
 
 /// Small and fast, the same everywhere: xorshift64*.
-class random {
+class xorshift {
  public:
-  explicit random(std::uint64_t seed) noexcept : state_(seed * 2 + 1) {}
+  explicit xorshift(std::uint64_t seed) noexcept : state_(seed * 2 + 1) {}
   std::uint64_t operator()() noexcept {
     state_ ^= state_ >> 12;
     state_ ^= state_ << 25;

@@ -104,8 +104,8 @@ class key_hash {
   std::uint64_t a_, b_;
 };
 
-/// Keys to entries. Grows and shrinks by one bucket for each insertion and erasure (linear hashing), so that no single operation
-/// pays for all the others, and a look-up always walks one chain of about one entry.
+/// Keys to entries. Grows by one bucket for each insertion and shrinks by a few for an erasure (linear hashing), so that no single
+/// operation pays for all the others, and a look-up always walks one chain of about one entry.
 class table {
  public:
   explicit table(std::uint64_t seed);
@@ -198,7 +198,8 @@ inline void table::erase(entry& e) noexcept {
   while (*at != &e) at = &(*at)->chain;
   *at = e.chain;
   destroy(e);
-  if (--entries_ < buckets() / 4) shrink();
+  --entries_;
+  for (int i = 0; i < 4 && entries_ < buckets() / 4; ++i) shrink();  // as many as keep the array in proportion
 }
 
 inline void table::grow() noexcept {

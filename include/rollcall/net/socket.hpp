@@ -99,6 +99,8 @@ class socket {
   class [[nodiscard]] read_awaiter final : private inner::side {
    public:
     explicit read_awaiter(inner& s) noexcept : state_(s) {}
+    /// Awaitables move until they are awaited.
+    read_awaiter(read_awaiter&& o) noexcept : read_awaiter(o.state_) {}
     ~read_awaiter() { leave(); }
     [[nodiscard]] bool await_ready() const noexcept { return !state_.arrived.empty() || state_.ended || !state_.stream; }
     template <class P>
@@ -135,6 +137,7 @@ class socket {
       state_.unsent.append(bytes);
       state_.flush();
     }
+    write_awaiter(write_awaiter&& o) noexcept : inner::side(), state_(o.state_) {}
     ~write_awaiter() { leave(); }
     [[nodiscard]] bool await_ready() const noexcept { return state_.unsent.empty(); }
     template <class P>
@@ -229,6 +232,7 @@ class acceptor {
   class [[nodiscard]] accept_awaiter final : private accept_awaiter_base {
    public:
     explicit accept_awaiter(inner& s) noexcept : state_(s) {}
+    accept_awaiter(accept_awaiter&& o) noexcept : accept_awaiter(o.state_) {}
     ~accept_awaiter() { leave(); }
     [[nodiscard]] bool await_ready() const noexcept { return !state_.queue.empty(); }
     template <class P>
@@ -269,6 +273,7 @@ class [[nodiscard]] connect_awaiter final : private rollcall::detail::waiter {
  public:
   connect_awaiter(rollcall::detail::loop_core& core, socket_address to, socket_options options) noexcept
       : own_(core), to_(std::move(to)), options_(options) {}
+  connect_awaiter(connect_awaiter&& o) noexcept : connect_awaiter(o.own_, o.to_, o.options_) {}
   ~connect_awaiter() = default;
   [[nodiscard]] bool await_ready() const noexcept { return false; }
   template <class P>

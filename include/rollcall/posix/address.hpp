@@ -28,12 +28,30 @@ inline namespace v0 {
     int value;
     char const* name;
   };
-  static constexpr named table[] = {
-      {EACCES, "EACCES"}, {EADDRINUSE, "EADDRINUSE"}, {EADDRNOTAVAIL, "EADDRNOTAVAIL"}, {EAFNOSUPPORT, "EAFNOSUPPORT"},
-      {EAGAIN, "EAGAIN"}, {EBADF, "EBADF"}, {ECONNABORTED, "ECONNABORTED"}, {ECONNREFUSED, "ECONNREFUSED"}, {ECONNRESET, "ECONNRESET"},
-      {EHOSTUNREACH, "EHOSTUNREACH"}, {EINTR, "EINTR"}, {EINVAL, "EINVAL"}, {EMFILE, "EMFILE"}, {ENETUNREACH, "ENETUNREACH"},
-      {ENFILE, "ENFILE"}, {ENOBUFS, "ENOBUFS"}, {ENOENT, "ENOENT"}, {ENOMEM, "ENOMEM"}, {ENOTDIR, "ENOTDIR"}, {EPERM, "EPERM"},
-      {EPIPE, "EPIPE"}, {EPROTONOSUPPORT, "EPROTONOSUPPORT"}, {EROFS, "EROFS"}, {ETIMEDOUT, "ETIMEDOUT"}};
+  static constexpr named table[] = {{EACCES, "EACCES"},
+                                    {EADDRINUSE, "EADDRINUSE"},
+                                    {EADDRNOTAVAIL, "EADDRNOTAVAIL"},
+                                    {EAFNOSUPPORT, "EAFNOSUPPORT"},
+                                    {EAGAIN, "EAGAIN"},
+                                    {EBADF, "EBADF"},
+                                    {ECONNABORTED, "ECONNABORTED"},
+                                    {ECONNREFUSED, "ECONNREFUSED"},
+                                    {ECONNRESET, "ECONNRESET"},
+                                    {EHOSTUNREACH, "EHOSTUNREACH"},
+                                    {EINTR, "EINTR"},
+                                    {EINVAL, "EINVAL"},
+                                    {EMFILE, "EMFILE"},
+                                    {ENETUNREACH, "ENETUNREACH"},
+                                    {ENFILE, "ENFILE"},
+                                    {ENOBUFS, "ENOBUFS"},
+                                    {ENOENT, "ENOENT"},
+                                    {ENOMEM, "ENOMEM"},
+                                    {ENOTDIR, "ENOTDIR"},
+                                    {EPERM, "EPERM"},
+                                    {EPIPE, "EPIPE"},
+                                    {EPROTONOSUPPORT, "EPROTONOSUPPORT"},
+                                    {EROFS, "EROFS"},
+                                    {ETIMEDOUT, "ETIMEDOUT"}};
   for (named const& n : table)
     if (n.value == value) return n.name;
 #endif

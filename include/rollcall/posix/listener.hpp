@@ -18,9 +18,9 @@ inline namespace v0 {
 
 /// When a silent peer is asked whether it is still there, how often again, and after how many silent answers it is given up.
 struct keep_alive_times {
-  std::chrono::seconds idle{60};  ///< 1..32767 s; 0 switches keep-alive off
+  std::chrono::seconds idle{60};      ///< 1..32767 s; 0 switches keep-alive off
   std::chrono::seconds interval{10};  ///< 1..32767 s
-  int count = 3;  ///< 1..127
+  int count = 3;                      ///< 1..127
 };
 static_assert(await_safe<keep_alive_times>);
 

@@ -27,6 +27,9 @@ class event {
   class [[nodiscard]] waiting final : public list_hook<>, private detail::waiter {
    public:
     explicit waiting(event& e) noexcept : event_(e) {}
+    /// Awaitables move until they are awaited.
+    waiting(waiting&& o) noexcept : waiting(o.event_) {}
+    ~waiting() = default;
     [[nodiscard]] bool await_ready() const noexcept { return event_.set_; }
     template <class P>
     bool await_suspend(std::coroutine_handle<P> h) noexcept {

@@ -206,10 +206,11 @@ class loop {
     }
   }
   void finish_owned() noexcept {
-    // Closing takes loop turns; what else is alive then would be an object that outlives its loop.
+    // Closing takes loop turns. A look-up or a blocking call that was given up still ends in its thread, which holds the loop: it is
+    // waited for. What else is alive then would be an object that outlives its loop.
     int status = uv_loop_close(owned_.get());
     for (int turns = 0; status == UV_EBUSY && turns < 1000; ++turns) {
-      uv_run(owned_.get(), UV_RUN_NOWAIT);
+      uv_run(owned_.get(), owned_->active_reqs.count > 0 ? UV_RUN_ONCE : UV_RUN_NOWAIT);
       status = uv_loop_close(owned_.get());
     }
     ROLLCALL_ASSERT(status == 0 && "rollcall: an object outlives its loop");

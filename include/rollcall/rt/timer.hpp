@@ -12,7 +12,8 @@ class [[nodiscard]] sleep_awaiter final : private waiter {
  public:
   sleep_awaiter(loop_core* core, deadline until) noexcept
       : timer_([](timer_node& t) noexcept { static_cast<node&>(t).self.complete(); }, *this), own_core_(core), until_(until) {}
-  sleep_awaiter(sleep_awaiter const&) = delete;
+  /// Awaitables move until they are awaited.
+  sleep_awaiter(sleep_awaiter&& o) noexcept : sleep_awaiter(o.own_core_, o.until_) {}
   ~sleep_awaiter() { leave(); }
 
   [[nodiscard]] bool await_ready() const noexcept { return false; }

@@ -16,7 +16,8 @@ namespace detail {
 
 /// Room for any 64-bit number in decimal.
 struct number_text {
-  explicit number_text(std::int64_t n) noexcept : size(static_cast<std::size_t>(std::to_chars(text, text + sizeof text, n).ptr - text)) {}
+  explicit number_text(std::int64_t n) noexcept
+      : size(static_cast<std::size_t>(std::to_chars(text, text + sizeof text, n).ptr - text)) {}
   [[nodiscard]] std::string_view view() const noexcept { return {text, size}; }
   char text[20];
   std::size_t size;
@@ -30,13 +31,15 @@ static_assert(sizeof(number_text::text) <= blob_ref::min_capacity);
   while (p != end && (*p == ' ' || (*p >= '\t' && *p <= '\r'))) ++p;
   const bool negative = p != end && *p == '-';
   if (negative || (p != end && *p == '+')) ++p;
-  if (p == end || *p < '0' || *p > '9') return apply_status::not_a_number;
+  char const* const digits = p;
   std::uint64_t n = 0;
-  for (; p != end && *p >= '0' && *p <= '9'; ++p) {
-    const auto digit = static_cast<std::uint64_t>(*p - '0');
+  for (; p != end; ++p) {
+    const unsigned digit = static_cast<unsigned char>(*p) - unsigned{'0'};
+    if (digit > 9) break;
     if (n > UINT64_MAX / 10 - 1) return apply_status::number_overflow;  // far past 64 signed bits
     n = n * 10 + digit;
   }
+  if (p == digits) return apply_status::not_a_number;
   constexpr std::uint64_t half = std::uint64_t{1} << 63;
   if (n > half || (n == half && !negative)) return apply_status::number_overflow;
   out = static_cast<std::int64_t>(negative ? 0 - n : n);

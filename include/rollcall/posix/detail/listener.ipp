@@ -107,7 +107,8 @@ namespace detail {
   if (at.family() == AF_INET6 && ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) != 0) return failed("IPV6_V6ONLY");
   if (char const* option = set_inherited(fd.get(), o.no_delay(), o.keep_alive())) return failed(option);
   if (::bind(fd.get(), at.data(), at.size()) != 0) return failed("bind");
-  if (::listen(fd.get(), o.backlog()) != 0) return failed("listen");  // EADDRINUSE too: somebody may have bound first, without listening yet
+  if (::listen(fd.get(), o.backlog()) != 0)
+    return failed("listen");  // EADDRINUSE too: somebody may have bound first, without listening yet
   return fd;
 }
 
@@ -262,11 +263,13 @@ inline result<listener> listener::try_adopt(int fd, std::int64_t expected_port) 
   const auto failed = [&](char const* call) { return failure(errc::io, operation, std::string(call) + ": " + detail::errno_text(errno)); };
   bool listening = false;
   socket_address at;
-  if (expected_port < -1 || expected_port > 65535) return invalid("the expected port " + std::to_string(expected_port) + " is not in 0..65535");
+  if (expected_port < -1 || expected_port > 65535)
+    return invalid("the expected port " + std::to_string(expected_port) + " is not in 0..65535");
   if (const std::string unfit = detail::unfit_to_listen(fd, listening, at); !unfit.empty())
     return invalid(unfit + "; a bound or listening TCP or unix stream socket is needed");
   if (expected_port > 0 && !at.is_inet())
-    return invalid("it is the unix socket " + at.to_string() + ", which has no port, but port " + std::to_string(expected_port) + " was asked for");
+    return invalid("it is the unix socket " + at.to_string() + ", which has no port, but port " + std::to_string(expected_port) +
+                   " was asked for");
   if (expected_port > 0 && expected_port != at.port())
     return invalid("it is bound to " + at.to_string() + ", so to port " + std::to_string(at.port()) + ", but port " +
                    std::to_string(expected_port) + " was asked for");
