@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -19,13 +19,13 @@
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <optional>
 #include <rollcall/net/process.hpp>
 #include <rollcall/net/signal.hpp>
 #include <rollcall/posix/listener.hpp>
 #include <rollcall/rt/combine.hpp>
 #include <rollcall/rt/sync_wait.hpp>
 #include <rollcall/rt/timer.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -173,7 +173,8 @@ class launcher {
       failed_.set();
     }
     // Its last words; what it has started may hold its output open for longer.
-    const rc::result<void> all_said = co_await rc::as_result(rc::with_deadline(output.join(), std::max<rc::duration>(settings_.grace(), 1s)));
+    const rc::result<void> all_said =
+        co_await rc::as_result(rc::with_deadline(output.join(), std::max<rc::duration>(settings_.grace(), 1s)));
     r.kill_what_it_left_behind();
     if (failed_first) say(fmt::format("rank {} {}", r.number(), rc::to_string(how)));
   }
@@ -216,7 +217,9 @@ class launcher {
 void declare(CLI::App& app, settings& s) {
   app.get_formatter()->label("OPTIONS", "OPTIONS] PROGRAM [ARGS...");
   app.add_option("-n,--ranks", s.ranks, "How many ranks to start")->required()->check(CLI::Range(1, 65536))->type_name("N");
-  app.add_option("--port", s.port, "The port of the store; 0, the default, lets the system choose")->check(CLI::Range(0, 65535))->type_name("PORT");
+  app.add_option("--port", s.port, "The port of the store; 0, the default, lets the system choose")
+      ->check(CLI::Range(0, 65535))
+      ->type_name("PORT");
   app.add_option("--grace", s.grace_seconds, "Seconds from the first failure until the other ranks get SIGTERM (default 2)")
       ->check(CLI::NonNegativeNumber)
       ->type_name("SECONDS");

@@ -256,7 +256,7 @@ rc::task<> no_pipe(rc::loop& l) {
 }
 
 rc::task<> signals_at_default(rc::loop& l) {
-  struct sigaction ignore {}, before {};
+  struct sigaction ignore{}, before{};
   ignore.sa_handler = SIG_IGN;
   ::sigaction(SIGUSR1, &ignore, &before);
   rc::process p = rc::process::spawn(l, shell("kill -USR1 $$; exit 0"));

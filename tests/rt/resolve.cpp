@@ -72,13 +72,9 @@ class busy_pool {
 rc::task<> literals(rc::loop& l) {
   busy_pool pool(l);
   co_await pool.taken();
-  const std::vector<std::pair<std::string, std::string>> cases = {{"127.0.0.1", "127.0.0.1:80"},
-                                                                  {"[127.0.0.1]", ""},
-                                                                  {"::1", "[::1]:80"},
-                                                                  {"[::1]", "[::1]:80"},
-                                                                  {"fe80::1%lo", "[fe80::1%lo]:80"},
-                                                                  {"300.0.0.1", ""},
-                                                                  {"1:2", ""}};
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"127.0.0.1", "127.0.0.1:80"},     {"[127.0.0.1]", ""}, {"::1", "[::1]:80"}, {"[::1]", "[::1]:80"},
+      {"fe80::1%lo", "[fe80::1%lo]:80"}, {"300.0.0.1", ""},   {"1:2", ""}};
   for (auto const& [host, expected] : cases) {
     CAPTURE(host);
     const rc::result<std::vector<rc::socket_address>> r = co_await rc::as_result(rc::resolve(host, 80));

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "../core/result.hpp"
 #include "../rt/combine.hpp"
@@ -45,7 +46,13 @@ class request_bytes {
   std::string far_;
 };
 
-enum class op_kind : unsigned char { set, get, find, add, check, wait, delete_key, num_keys };
+enum class op_kind : unsigned char { set, get, find, add, check, wait, delete_key, num_keys, compare_set, append, multi_get, multi_set, fetch };
+
+[[nodiscard]] constexpr std::string_view to_string(op_kind k) noexcept {
+  constexpr std::string_view names[] = {"set",      "get",         "find",   "add",       "check",     "wait", "delete_key",
+                                        "num_keys", "compare_set", "append", "multi_get", "multi_set", "get"};
+  return names[static_cast<std::size_t>(k)];
+}
 
 /// What every store operation is: an encoded request, then an exchange with a session under a limit, then an outcome.
 /// Moves until it is awaited; from then on it stays where it is. docs/design/session.md, "An operation", has its phases.
@@ -92,11 +99,13 @@ class store_op : private waiter, private engine::exchange, private timer_node {
   static constexpr std::size_t preemptible_bytes = 4096;
 
   [[nodiscard]] bool changes_something() const noexcept {
-    return kind_ == op_kind::set || kind_ == op_kind::add || kind_ == op_kind::delete_key;
+    return kind_ == op_kind::set || kind_ == op_kind::add || kind_ == op_kind::delete_key || kind_ == op_kind::compare_set ||
+           kind_ == op_kind::append || kind_ == op_kind::multi_set;
   }
-  /// The encoded request counts its keys (CHECK and WAIT do).
+  /// The encoded request counts its keys (CHECK, WAIT and MULTI_SET do; reads are kept as the WAIT they may become).
   [[nodiscard]] bool counts_keys() const noexcept {
-    return kind_ == op_kind::get || kind_ == op_kind::find || kind_ == op_kind::check || kind_ == op_kind::wait;
+    return kind_ == op_kind::get || kind_ == op_kind::find || kind_ == op_kind::check || kind_ == op_kind::wait ||
+           kind_ == op_kind::multi_get || kind_ == op_kind::multi_set;
   }
   [[nodiscard]] std::uint64_t key_count() const noexcept {
     return counts_keys() ? wire::load<std::uint64_t>(request_.view().data() + 1) : kind_ == op_kind::num_keys ? 0U : 1U;
@@ -109,6 +118,7 @@ class store_op : private waiter, private engine::exchange, private timer_node {
       const auto size = static_cast<std::size_t>(8 + wire::load<std::uint64_t>(rest.data()));
       f(i, rest.substr(0, size));
       rest.remove_prefix(size);
+      if (kind_ == op_kind::multi_set) rest.remove_prefix(8 + wire::load<std::uint64_t>(rest.data()));
     }
   }
   [[nodiscard]] static std::string_view as_user_wrote(std::string_view key_with_length) noexcept {
@@ -127,6 +137,8 @@ class store_op : private waiter, private engine::exchange, private timer_node {
     guarded([this] {
       switch (kind_) {
         case op_kind::set:
+        case op_kind::append:
+        case op_kind::multi_set:
           if (take(client_->command_lane(), phase::fenced)) lane_->session().post(*this, request_.view());
           break;
         case op_kind::add:
@@ -137,7 +149,12 @@ class store_op : private waiter, private engine::exchange, private timer_node {
         case op_kind::check:
           if (take(client_->command_lane(), phase::one_reply)) send({}, request_.view(), wire::reply_form::u8);
           break;
+        case op_kind::compare_set:
+        case op_kind::fetch:
+          if (take(client_->command_lane(), phase::fetching)) send({}, request_.view(), wire::reply_form::bytes);
+          break;
         case op_kind::get:
+        case op_kind::multi_get:
         case op_kind::find: probe(); break;
         case op_kind::wait: wait(); break;
       }
@@ -174,7 +191,13 @@ class store_op : private waiter, private engine::exchange, private timer_node {
     send("\x05", request_.view().substr(1), wire::reply_form::u8);
     if (at_once) fetch();
   }
-  void fetch() { send("\x03", request_.view().substr(9), wire::reply_form::bytes); }
+  void fetch() {
+    if (kind_ == op_kind::multi_get) {
+      lane_->session().send(this, "\x0a", request_.view().substr(1), wire::reply_form::many, key_count());
+    } else {
+      send("\x03", request_.view().substr(9), wire::reply_form::bytes);
+    }
+  }
   void wait() {
     if (!take(client_->wait_lane(), phase::waiting)) return;
     lane_->session().wait(*this, request_.view(), key_count() == 1 && request_.view().size() <= preemptible_bytes);
@@ -195,7 +218,7 @@ class store_op : private waiter, private engine::exchange, private timer_node {
       case phase::fetching:
         if (phase_ == phase::probing && number_ == 0) return absent();
         number_ = 1;
-        bytes_.assign(r.bytes);
+        bytes_.assign(kind_ == op_kind::multi_get ? r.body : r.bytes);
         return end();
       case phase::checking:
         if (r.number != wire::check_ready) return absent();
@@ -221,7 +244,7 @@ class store_op : private waiter, private engine::exchange, private timer_node {
     client_->request_flush();
   }
   void on_done() noexcept override {
-    if (kind_ != op_kind::get) return end();
+    if (kind_ != op_kind::get && kind_ != op_kind::multi_get) return end();
     guarded([this] {
       if (client_->info().is_rollcall) return probe();
       phase_ = phase::fetching;
@@ -237,7 +260,7 @@ class store_op : private waiter, private engine::exchange, private timer_node {
   void expire() noexcept {
     guarded([this] {
       if (phase_ == phase::autopsy) return conclude();
-      if (kind_ != op_kind::wait || key_count() == 1 || !lane_->ready()) return fail(errc::timed_out, {});
+      if (phase_ != phase::waiting || key_count() == 1 || !lane_->ready()) return fail(errc::timed_out, {});
       // Which of the keys are missing? Asked on the connection that waited, up to a tenth of a second.
       phase_ = phase::autopsy;
       lane_->session().cancel(*this);
@@ -252,7 +275,7 @@ class store_op : private waiter, private engine::exchange, private timer_node {
   void conclude() noexcept {
     const std::uint64_t n = key_count();
     const std::uint64_t bits = n >= autopsy_keys ? ~std::uint64_t{0} : (std::uint64_t{1} << n) - 1;
-    if (n <= autopsy_keys && asked_ == bits && missing_ == 0) return end();  // they came while we asked
+    if (kind_ == op_kind::wait && n <= autopsy_keys && asked_ == bits && missing_ == 0) return end();  // they came while we asked
     guarded([this] { fail(errc::timed_out, {}); });
   }
 
@@ -307,9 +330,8 @@ class store_op : private waiter, private engine::exchange, private timer_node {
 };
 
 inline failure store_op::describe(errc code, std::string detail) const {
-  constexpr std::string_view names[] = {"set", "get", "find", "add", "check", "wait", "delete_key", "num_keys"};
   std::uint64_t unknown = 0;
-  failure f(code, names[static_cast<std::size_t>(kind_)]);
+  failure f(code, to_string(kind_));
   for_each_key([&](std::uint64_t i, std::string_view key) {
     if (phase_ == phase::autopsy) {
       const bool answered = i < autopsy_keys && (asked_ >> i & 1) != 0;
@@ -354,6 +376,10 @@ class [[nodiscard]] operation final : public detail::store_op {
       return std::move(bytes_);
     } else if constexpr (std::is_same_v<T, std::optional<std::string>>) {
       return number_ != 0 ? std::optional<std::string>(std::move(bytes_)) : std::nullopt;
+    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      std::vector<std::string> values;
+      for (wire::field_cursor fields(bytes_); !fields.done();) values.emplace_back(fields.next());
+      return values;
     } else if constexpr (std::is_same_v<T, bool>) {
       return number_ != 0;
     } else if constexpr (!std::is_void_v<T>) {

@@ -1,6 +1,8 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,6 +59,8 @@ class client_state final : private lane_owner, private ready_node {
   [[nodiscard]] std::string endpoint() const {
     return (host_.find(':') != host_.npos && host_.front() != '[' ? "[" + host_ + "]" : host_) + ":" + std::to_string(port_);
   }
+  /// Tells this client from every other one, also from its predecessor in a restarted process; random.
+  [[nodiscard]] std::uint64_t identity() const noexcept { return identity_; }
   [[nodiscard]] server_info& info() noexcept override { return info_; }
   [[nodiscard]] std::size_t lane_count() const noexcept { return lanes_.size(); }
   [[nodiscard]] bool closed() const noexcept { return closed_ != nullptr; }
@@ -164,6 +168,7 @@ class client_state final : private lane_owner, private ready_node {
   std::size_t running_ = 0;
   socket_address peer_;
   server_info info_;
+  std::uint64_t identity_ = (std::uint64_t{std::random_device()()} << 32) | std::random_device()();
   failure_ptr closed_;
   std::vector<std::unique_ptr<lane>> lanes_;
   void (*greeted_)(void*) noexcept = nullptr;

@@ -63,5 +63,41 @@ class keys {
 };
 static_assert(std::is_trivially_destructible_v<keys> && await_safe<keys>);
 
+/// One key and its value, named so that it can be written in a list: `multi_set({kv("a", "1"), kv("b", v)})`.
+class kv {
+ public:
+  constexpr kv() noexcept = default;
+  constexpr kv(std::string_view k, std::string_view v) noexcept : key(k), value(v) {}
+  std::string_view key;
+  std::string_view value;
+};
+
+/// Several pairs: `{kv("a", "1"), kv("b", v)}`, or a vector or span of kv. Holds views only, like `keys`.
+class pairs {
+ public:
+  static constexpr std::size_t capacity = 16;
+
+  constexpr pairs() noexcept = default;
+  template <class... P>
+    requires(sizeof...(P) > 0 && (std::same_as<P, kv> && ...))
+  constexpr pairs(P const&... p) noexcept : size_(sizeof...(P)) {
+    static_assert(sizeof...(P) <= capacity, "too many pairs in one braced list: pass a std::vector<kv> or a std::span instead");
+    std::size_t i = 0;
+    ((inline_[i++] = p), ...);
+  }
+  pairs(std::vector<kv> const& p) noexcept : far_(p.data()), size_(p.size()) {}
+  pairs(std::span<kv const> p) noexcept : far_(p.data()), size_(p.size()) {}
+
+  [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] constexpr kv const* begin() const noexcept { return far_ ? far_ : inline_.data(); }
+  [[nodiscard]] constexpr kv const* end() const noexcept { return begin() + size_; }
+
+ private:
+  kv const* far_ = nullptr;
+  std::size_t size_ = 0;
+  std::array<kv, capacity> inline_{};
+};
+static_assert(std::is_trivially_destructible_v<pairs> && await_safe<pairs>);
+
 }  // namespace v0
 }  // namespace rollcall

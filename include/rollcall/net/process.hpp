@@ -207,8 +207,7 @@ class process {
       ::kill(target, SIGKILL);
       try {
         std::thread([target] {
-          while (::waitpid(target, nullptr, 0) < 0 && errno == EINTR) {
-          }
+          while (::waitpid(target, nullptr, 0) < 0 && errno == EINTR) {}
         }).detach();
       } catch (std::system_error const&) {
         ::waitpid(target, nullptr, WNOHANG);  // no thread to be had: at worst a zombie until this process ends

@@ -103,7 +103,8 @@ class [[nodiscard]] resolving final : private waiter {
     }
     auto r = std::make_unique<request>(request{{}, core(), this});
     r->uv.data = r.get();
-    if (const int status = uv_getaddrinfo(core()->native(), &r->uv, &resolving::on_done, host.c_str(), service_.c_str(), &hints); status != 0) {
+    if (const int status = uv_getaddrinfo(core()->native(), &r->uv, &resolving::on_done, host.c_str(), service_.c_str(), &hints);
+        status != 0) {
       fail_with(status);
       complete();
       return;
@@ -167,7 +168,9 @@ class [[nodiscard]] resolving final : private waiter {
 [[nodiscard]] inline detail::resolving resolve(std::string_view host, std::int64_t port) { return {nullptr, host, port}; }
 [[nodiscard]] inline detail::resolving resolve(std::string_view host, std::string_view service) { return {nullptr, host, service}; }
 [[nodiscard]] inline detail::resolving resolve(loop& l, std::string_view host, std::int64_t port) { return {&l.core(), host, port}; }
-[[nodiscard]] inline detail::resolving resolve(loop& l, std::string_view host, std::string_view service) { return {&l.core(), host, service}; }
+[[nodiscard]] inline detail::resolving resolve(loop& l, std::string_view host, std::string_view service) {
+  return {&l.core(), host, service};
+}
 
 /// A resolver that options may replace: for tests, or for a service discovery that is not DNS. Literals are not passed to it.
 using resolve_fn = std::function<task<std::vector<socket_address>>(std::string host, std::uint16_t port)>;

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "../client/connect.hpp"
 #include "../client/operation.hpp"
@@ -91,12 +92,55 @@ class tcp_store {
     return op;
   }
 
+  /// Stores `desired` if the value is `expected`, or if the key is missing and `expected` is empty. Gives the value there is afterwards;
+  /// `expected` itself where the key is missing and `expected` is not empty (protocol 4.1). effect unknown once it was sent.
+  [[nodiscard]] operation<std::string> compare_set(std::string_view key, std::string_view expected, std::string_view desired) const {
+    auto op = make<std::string>(detail::op_kind::compare_set, client_->options().timeout());
+    if (fits(op, "compare_set", key) && value_fits(op, "compare_set", key, expected) && value_fits(op, "compare_set", key, desired))
+      wire::encode_compare_set(op.request_, prefix, key, expected, desired);
+    return op;
+  }
+  /// Adds `value` to the end of what `key` holds, or creates it; completes when applied. effect unknown once it was sent.
+  [[nodiscard]] operation<void> append(std::string_view key, std::string_view value) const {
+    auto op = make<void>(detail::op_kind::append, client_->options().timeout());
+    if (fits(op, "append", key) && value_fits(op, "append", key, value)) wire::encode_append(op.request_, prefix, key, value);
+    return op;
+  }
+  /// The values of 0..131072 keys, in order, once all of them exist.
+  [[nodiscard]] operation<std::vector<std::string>> multi_get(keys k) const { return multi_get(k, client_->options().timeout()); }
+  [[nodiscard]] operation<std::vector<std::string>> multi_get(keys k, deadline limit) const {
+    auto op = make<std::vector<std::string>>(detail::op_kind::multi_get, limit);
+    if (fit(op, "multi_get", k)) wire::encode_wait(op.request_, prefix, k);
+    return op;
+  }
+  /// Sets several keys: all or none on rollcall's servers, one after the other on PyTorch's (protocol 4). Completes when applied.
+  [[nodiscard]] operation<void> multi_set(pairs p) const {
+    auto op = make<void>(detail::op_kind::multi_set, client_->options().timeout());
+    if (p.size() > max_keys) {
+      op.refuse(failure(errc::limit, "multi_set", std::to_string(p.size()) + " pairs, the limit is " + std::to_string(max_keys)));
+      return op;
+    }
+    for (kv const& one : p)
+      if (!fits(op, "multi_set", one.key) || !value_fits(op, "multi_set", one.key, one.value)) return op;
+    wire::encode_multi_set(op.request_, prefix, p);
+    return op;
+  }
+
+  /// For rollcall's own layers: GET and nothing else, of a key that is known to exist. Elsewhere it may cost the connection.
+  [[nodiscard]] operation<std::string> fetch_existing(std::string_view key, deadline limit) const {
+    auto op = make<std::string>(detail::op_kind::fetch, limit);
+    if (fits(op, "get", key)) wire::encode_get(op.request_, prefix, key);
+    return op;
+  }
+
   /// Closes the connection; pending and later operations fail with errc::closed. Idempotent, does not suspend.
   void close() const { client_->close(); }
   /// False once the store was closed or its connection lost.
   [[nodiscard]] bool is_open() const noexcept { return client_ && !client_->closed(); }
   [[nodiscard]] std::string const& host() const noexcept { return client_->host(); }
   [[nodiscard]] int port() const noexcept { return client_->port(); }
+  /// Tells this client from every other one, also from its predecessor in a restarted process; random.
+  [[nodiscard]] std::uint64_t identity() const noexcept { return client_->identity(); }
   /// Whether the server is rollcall's, by the capability probe of the handshake (protocol 17).
   [[nodiscard]] bool server_is_rollcall() const noexcept { return client_->info().is_rollcall; }
   /// How many connections this store has: 1 unless waits for several keys overlap other operations.
@@ -105,6 +149,7 @@ class tcp_store {
 
  private:
   static constexpr std::string_view prefix = "/";  // the client's, not the server's (protocol 1)
+  static constexpr std::size_t max_keys = 131072;   // in one request (protocol 6)
 
   explicit tcp_store(detail::client_ptr c) noexcept : client_(std::move(c)) {}
   static task<tcp_store> connect_task(detail::loop_core* core, std::string host, int port, deadline limit, client_options options,
@@ -134,9 +179,8 @@ class tcp_store {
   }
   template <class T>
   bool fit(operation<T>& op, std::string_view name, keys const& k) const {
-    constexpr std::size_t most = 131072;  // protocol 6
-    if (k.size() > most) {
-      op.refuse(failure(errc::limit, name, std::to_string(k.size()) + " keys, the limit is " + std::to_string(most)));
+    if (k.size() > max_keys) {
+      op.refuse(failure(errc::limit, name, std::to_string(k.size()) + " keys, the limit is " + std::to_string(max_keys)));
       return false;
     }
     for (std::size_t i = 0; i < k.size(); ++i)
