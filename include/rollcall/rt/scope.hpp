@@ -86,7 +86,7 @@ class child_owner {
   void destroy_children() noexcept {
     while (!children_.empty()) {
       driver::promise_type& p = children_.pop_front();
-      driver::handle::from_promise(p).destroy();
+      destroy_frame(driver::handle::from_promise(p));
     }
     running_ = 0;
   }
@@ -128,15 +128,16 @@ driver drive_call(F f, Args... args) {
 
 /// Runs children on a loop and waits for all of them. The first error of a child asks the others to stop; join() rethrows it.
 ///
-/// Every scope must be joined. One that is destroyed without (an exception passed by) stops its children and destroys their frames,
-/// which is safe at every await; what they had sent stays sent.
+/// Every scope must be joined. One that is destroyed without (an exception passed by, or the coroutine it lives in is destroyed) stops
+/// its children and destroys their frames, which is safe at every await; what they had sent stays sent.
 class scope final : private detail::child_owner {
  public:
   explicit scope(loop& l) noexcept : scope(&l.core()) {}
   /// For rollcall's own layers: without a loop, children run and end inside the calls that make them go on.
   explicit scope(detail::loop_core* c) noexcept : core_(c), idle_(c) { idle_.set(); }
   ~scope() {
-    ROLLCALL_ASSERT((running() == 0 || std::uncaught_exceptions() > 0 || stop_.stop_requested()) && "rollcall: scope destroyed before join()");
+    ROLLCALL_ASSERT((running() == 0 || std::uncaught_exceptions() > 0 || stop_.stop_requested() || joining_ || (core_ && core_->tearing_down())) &&
+                    "rollcall: scope destroyed before join()");
     stop_.request_stop();
     destroy_children();
   }
@@ -167,7 +168,9 @@ class scope final : private detail::child_owner {
       auto on_stop = [this]() noexcept { stop_.request_stop(); };
       const stop_callback link(env.stop, on_stop);
       co_await detail::stop_with(stop_token());
-      co_await idle_.wait();
+      joining_ = true;
+      while (running() > 0) co_await idle_.wait();  // somebody may spawn after the last child has ended
+      joining_ = false;
     }
     co_await detail::stop_with(env.stop);
     if (std::exception_ptr e = std::exchange(first_error_, nullptr)) std::rethrow_exception(e);
@@ -202,6 +205,7 @@ class scope final : private detail::child_owner {
   stop_source stop_;
   event idle_;
   std::exception_ptr first_error_;
+  bool joining_ = false;
 };
 
 }  // namespace v0

@@ -60,6 +60,18 @@ class promise_base {
   environment env_;
 };
 
+/// Destroys a frame of ours, wherever it is.
+template <class P>
+void destroy_frame(std::coroutine_handle<P> h) noexcept {
+  loop_core* core = h.promise().env().loop;
+  if (core && !h.done()) {
+    const loop_core::teardown t(*core);
+    h.destroy();
+  } else {
+    h.destroy();
+  }
+}
+
 /// A task's promise without its value. No symmetric transfer (g++ 12 does not tail-call it): the awaiter resumes the child and goes
 /// on at once when it has finished; a child that finishes later hands its parent to the ready queue.
 class task_promise_base : public promise_base, public ready_node {
@@ -139,13 +151,13 @@ class [[nodiscard]] task {
   task(task&& o) noexcept : frame_(std::exchange(o.frame_, {})) {}
   task& operator=(task&& o) noexcept {
     if (this != &o) {
-      if (frame_) frame_.destroy();
+      if (frame_) detail::destroy_frame(frame_);
       frame_ = std::exchange(o.frame_, {});
     }
     return *this;
   }
   ~task() {
-    if (frame_) frame_.destroy();
+    if (frame_) detail::destroy_frame(frame_);
   }
   auto operator co_await() && noexcept { return detail::task_awaiter<T>(frame_); }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "../core/clock.hpp"
 #include "../engine/store.hpp"
 #include "../net/stream.hpp"
 #include "../wire/decode.hpp"

@@ -81,6 +81,25 @@ class loop_core {
     loop_core& core_;
   };
 
+  /// Encloses the destruction of frames that are suspended somewhere: what lies in them does not end in good order.
+  class teardown {
+   public:
+    explicit teardown(loop_core& c) noexcept : core_(c) {
+      core_.keep();
+      ++core_.teardowns_;
+    }
+    teardown(teardown const&) = delete;
+    teardown& operator=(teardown const&) = delete;
+    ~teardown() {
+      --core_.teardowns_;
+      core_.release();
+    }
+
+   private:
+    loop_core& core_;
+  };
+  [[nodiscard]] bool tearing_down() const noexcept { return teardowns_ > 0; }
+
   void schedule(ready_node& n) noexcept {
     check_thread();
     ready_.push_back(n);
@@ -185,6 +204,7 @@ class loop_core {
   uv_loop_t* uv_;
   list<ready_node, ready_tag> ready_;
   int depth_ = 0;
+  int teardowns_ = 0;
   heap<timer_node, earlier> timers_;
   time_point armed_for_ = time_point::max();
   std::size_t live_timers_ = 0;
