@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "rt/combine.hpp"
 #include "rt/loop.hpp"
 #include "rt/task.hpp"
 
@@ -34,16 +35,19 @@ task<> store_based_barrier_task(Store store, std::string group, int rank, int wo
   if (world < 1 || rank < 0 || rank >= world)
     throw error(errc::invalid, "store_based_barrier",
                 "rank " + std::to_string(rank) + " is not in 0.." + std::to_string(world - 1) + " (world size " + std::to_string(world) + ")");
-  co_await store.add(key, 1);
-  core.log(log_level::debug, "Added key: " + key + " to store for rank: " + std::to_string(rank));
-  std::int64_t joined = co_await store.add(key, 0);
-  if (joined > world) {
+  const auto look_at = [&](std::int64_t joined) {
+    if (joined <= world) return;
     // The reference would wait for ever here: nobody sees the count equal the world size any more (field log F30).
-    throw error(errc::failed, "store_based_barrier",
-                key + " counts " + std::to_string(joined) + " arrivals in a world of " + std::to_string(world) +
-                    ": the name is used a second time, or by another job");
-  }
-  if (joined == world) co_await store.set(last_key, "1");
+    failure f(errc::failed, "store_based_barrier",
+              key + " counts " + std::to_string(joined) + " arrivals in a world of " + std::to_string(world) +
+                  ": the name is used a second time, or by another job");
+    throw error(f.with_key(key).with_effect(effect::applied));
+  };
+  co_await with_deadline(store.add(key, 1), until);
+  core.log(log_level::debug, "Added key: " + key + " to store for rank: " + std::to_string(rank));
+  std::int64_t joined = co_await with_deadline(store.add(key, 0), until);
+  look_at(joined);
+  if (joined == world) co_await with_deadline(store.set(last_key, "1"), until);
   for (;;) {
     const duration step = std::min(interval, left());
     try {
@@ -52,7 +56,12 @@ task<> store_based_barrier_task(Store store, std::string group, int rank, int wo
     } catch (error const& e) {
       if (e.code() != errc::timed_out) throw;
     }
-    joined = co_await store.add(key, 0);
+    // Past the limit a tenth of a second is left for the count that the error tells.
+    const time_point counted_by = left() > duration::zero() ? until : core.now() + std::chrono::milliseconds(100);
+    const result<std::int64_t> count = co_await as_result(with_deadline(store.add(key, 0), counted_by));
+    if (count) joined = *count;
+    if (!count && count.error().code() != errc::timed_out) throw error(count.shared());
+    look_at(joined);
     core.log(log_level::debug, "Waiting in store based barrier to initialize process group for " + duration_text(core.now() - begun) +
                                    " rank: " + std::to_string(rank) + ", key: " + key + " (world_size=" + std::to_string(world) +
                                    ", num_workers_joined=" + std::to_string(joined) + ", timeout=" + duration_text(limit.length(begun)) + ")");

@@ -196,13 +196,45 @@ inline task<client_ptr> connect_once(loop_core* core, std::string host, int port
   co_return client_ptr();
 }
 
+/// Says every now and then what a connect that takes long is waiting for.
+class connect_reporter final : private timer_node {
+ public:
+  connect_reporter(loop_core& core, std::string endpoint, time_point until, connect_failure const& why) noexcept
+      : timer_node([](timer_node& t) noexcept { static_cast<connect_reporter&>(t).report(); }),
+        core_(core),
+        endpoint_(std::move(endpoint)),
+        until_(until),
+        why_(why) {
+    core_.add_timer(*this, core_.now() + std::chrono::seconds(5));
+  }
+  connect_reporter(connect_reporter const&) = delete;
+  connect_reporter& operator=(connect_reporter const&) = delete;
+  ~connect_reporter() { core_.remove_timer(*this); }
+
+ private:
+  void report() noexcept {
+    const time_point now = core_.now();
+    core_.add_timer(*this, now + std::chrono::seconds(30));
+    core_.log(log_level::warning, "still connecting to " + endpoint_ + ", " +
+                                      (until_ == time_point::max() ? std::string("no limit") : duration_text(until_ - now) + " left: ") + why_.text);
+  }
+  loop_core& core_;
+  std::string endpoint_;
+  time_point until_;
+  connect_failure const& why_;
+};
+
+constexpr std::chrono::seconds longest_attempt{30};
+constexpr std::chrono::milliseconds last_round_time{250};
+
 /// Tries until it has a store or the limit has passed (design: resolve anew each time, one absolute limit over all steps).
 inline task<client_ptr> connect_client(loop_core* core, std::string host, int port, deadline limit, client_options options, resolve_fn resolver) {
   const time_point begun = core->now();
   const time_point until = limit.from(begun);
+  const std::string endpoint = (host.find(':') != host.npos && host.front() != '[' ? "[" + host + "]" : host) + ":" + std::to_string(port);
   const auto give_up = [&](errc code, std::string text) {
     failure f(code, "connect", std::move(text));
-    f.with_peer((host.find(':') != host.npos && host.front() != '[' ? "[" + host + "]" : host) + ":" + std::to_string(port));
+    f.with_peer(endpoint);
     return error(f.with_times(core->now() - begun, limit.length(begun)));
   };
   if (port < 1 || port > 65535) throw give_up(errc::invalid, "port " + std::to_string(port) + " is not in 1..65535");
@@ -214,13 +246,16 @@ inline task<client_ptr> connect_client(loop_core* core, std::string host, int po
   back_off pauses;
   connect_failure why;
   bool with_ping = true;
-  time_point warn_at = begun + std::chrono::seconds(5);
+  bool last_round = false;
+  const connect_reporter reporter(*core, endpoint, until, why);
   for (std::size_t tries = 1;; ++tries) {
     why = connect_failure();
     const std::uint32_t nonce = pauses.nonce();
     task<client_ptr> once = connect_once(core, host, port, options, &resolver, nonce, with_ping, &why);
     try {
-      client_ptr client = co_await with_deadline(std::move(once), until);
+      // An attempt that stands still is given up some time: the host may have got another address.
+      const time_point attempt_until = std::min(until, core->now() + longest_attempt);
+      client_ptr client = co_await with_deadline(std::move(once), attempt_until);
       if (client) co_return client;
     } catch (error const& e) {
       if (e.code() != errc::timed_out) throw;
@@ -228,17 +263,16 @@ inline task<client_ptr> connect_client(loop_core* core, std::string host, int po
     if (why.final_answer) throw give_up(why.code, why.text);
     // A server before 2.5 closes at PING: leave it out every other time.
     with_ping = !(with_ping && why.text.find("in the handshake") != why.text.npos);
-    const duration pause = pauses.next();
+    duration pause = pauses.next();
     const time_point now = core->now();
-    if (now >= until || pause >= until - now) {
-      // Not worth another round: what is left of the limit passes here, then the last error is told.
+    if (last_round || now >= until) {
       if (now < until) co_await sleep_until(until);
       throw give_up(why.code, std::to_string(tries) + (tries == 1 ? " attempt; " : " attempts; the last one: ") + why.text);
     }
-    if (now >= warn_at) {
-      warn_at = now + std::chrono::seconds(30);
-      core->log(log_level::warning, "still connecting to " + host + ":" + std::to_string(port) + ", " +
-                                        (limit.is_never() ? std::string("no limit") : duration_text(until - now) + " left: ") + why.text);
+    if (pause >= until - now) {
+      // The last round begins shortly before the limit, so that a server that comes late is still found.
+      last_round = true;
+      pause = until - now - std::min<duration>((until - now) / 2, last_round_time);
     }
     co_await sleep_for(pause);
   }

@@ -170,6 +170,7 @@ class lane final : private net::stream_sink {
     }
     try {
       open(dial_.take(options_));
+      keep_alive(false);  // operations keep the loop alive by the first lane
     } catch (std::exception const& e) {
       die(failure(errc::io, "connect", e.what()));
     }

@@ -27,6 +27,7 @@ class store_op : private waiter, private engine::exchange, private timer_node {
   [[nodiscard]] bool await_ready() const noexcept { return false; }
   template <class P>
   bool await_suspend(std::coroutine_handle<P> h) noexcept {
+    begun_ = client_->core().now();
     return begin(h, &client_->core()) && go();
   }
   /// For start(): the loop this runs on.
@@ -48,7 +49,7 @@ class store_op : private waiter, private engine::exchange, private timer_node {
 
   /// The failure, or nullptr for success; once the operation has ended.
   [[nodiscard]] failure_ptr outcome() const {
-    if (was_stopped()) return std::make_shared<failure const>(describe(errc::cancelled, {}));
+    if (was_stopped() && !failure_) return std::make_shared<failure const>(describe(errc::cancelled, {}));
     return failure_;
   }
   /// For what is found wrong before anything is sent.
@@ -71,8 +72,9 @@ class store_op : private waiter, private engine::exchange, private timer_node {
   /// The encoded request counts its keys (CHECK, WAIT and MULTI_SET do; reads are kept as the WAIT they may become).
   [[nodiscard]] bool counts_keys() const noexcept {
     return kind_ == op_kind::get || kind_ == op_kind::find || kind_ == op_kind::check || kind_ == op_kind::wait ||
-           kind_ == op_kind::multi_get || kind_ == op_kind::multi_set;
+           kind_ == op_kind::multi_get || kind_ == op_kind::multi_set || kind_ == op_kind::multi_fetch;
   }
+  [[nodiscard]] bool fetches_many() const noexcept { return kind_ == op_kind::multi_get || kind_ == op_kind::multi_fetch; }
   [[nodiscard]] std::uint64_t key_count() const noexcept {
     return counts_keys() ? wire::load<std::uint64_t>(request_.view().data() + 1) : kind_ == op_kind::num_keys ? 0U : 1U;
   }
@@ -95,7 +97,6 @@ class store_op : private waiter, private engine::exchange, private timer_node {
 
   /// Sends the first request; false when it is over already.
   bool go() noexcept {
-    begun_ = core()->now();
     if (!failure_ && client_->closed()) failure_ = std::make_shared<failure const>(describe_loss(client_->why_closed().get()));
     if (failure_) return finish_at_once();
     client_->operation_begins();
@@ -119,16 +120,21 @@ class store_op : private waiter, private engine::exchange, private timer_node {
         case op_kind::fetch:
           if (take(client_->command_lane(), phase::fetching)) send({}, request_.view(), wire::reply_form::bytes);
           break;
-        case op_kind::get:
+        case op_kind::multi_fetch:
+          if (take(client_->command_lane(), phase::fetching)) fetch();
+          break;
         case op_kind::multi_get:
+          if (key_count() == 0) {  // its reply has no bytes, so nothing would show that it came: a CHECK of no keys instead
+            if (take(client_->command_lane(), phase::one_reply)) send("\x05", request_.view().substr(1), wire::reply_form::u8);
+            break;
+          }
+          [[fallthrough]];
+        case op_kind::get:
         case op_kind::find: probe(); break;
         case op_kind::wait: wait(); break;
       }
     });
-    if (failure_) {
-      retire();
-      return finish_at_once();
-    }
+    if (!active_) return true;  // it has failed, and its coroutine is in the ready queue
     client_->request_flush();
     if (!limit_.is_never()) core()->add_timer(*this, limit_.from(begun_));
     return true;
@@ -137,6 +143,8 @@ class store_op : private waiter, private engine::exchange, private timer_node {
   void guarded(F f) noexcept {
     try {
       f();
+    } catch (error const& e) {
+      fail(e.code(), e.info().detail());
     } catch (std::exception const& e) {
       fail(errc::io, e.what());
     }
@@ -158,7 +166,7 @@ class store_op : private waiter, private engine::exchange, private timer_node {
     if (at_once) fetch();
   }
   void fetch() {
-    if (kind_ == op_kind::multi_get) {
+    if (fetches_many()) {
       lane_->session().send(this, "\x0a", request_.view().substr(1), wire::reply_form::many, key_count());
     } else {
       send("\x03", request_.view().substr(9), wire::reply_form::bytes);
@@ -184,7 +192,7 @@ class store_op : private waiter, private engine::exchange, private timer_node {
       case phase::fetching:
         if (phase_ == phase::probing && number_ == 0) return absent();
         number_ = 1;
-        bytes_.assign(kind_ == op_kind::multi_get ? r.body : r.bytes);
+        bytes_.assign(fetches_many() ? r.body : r.bytes);
         return end();
       case phase::checking:
         if (r.number != wire::check_ready) return absent();
@@ -226,7 +234,7 @@ class store_op : private waiter, private engine::exchange, private timer_node {
   void expire() noexcept {
     guarded([this] {
       if (phase_ == phase::autopsy) return conclude();
-      if (phase_ != phase::waiting || key_count() == 1 || !lane_->ready()) return fail(errc::timed_out, {});
+      if (phase_ != phase::waiting || key_count() <= 1 || !lane_->ready()) return fail(errc::timed_out, {});
       // Which of the keys are missing? Asked on the connection that waited, up to a tenth of a second.
       phase_ = phase::autopsy;
       lane_->session().cancel(*this);
@@ -258,6 +266,7 @@ class store_op : private waiter, private engine::exchange, private timer_node {
     if (!std::exchange(active_, false)) return;
     core()->remove_timer(*this);
     if (lane_ && engine::exchange::engaged()) {
+      left_behind_ = true;
       guarded_abandon();
       client_->request_flush();
     }
@@ -293,6 +302,7 @@ class store_op : private waiter, private engine::exchange, private timer_node {
   op_kind kind_;
   phase phase_ = phase::unsent;
   bool active_ = false;
+  bool left_behind_ = false;
 };
 
 inline failure store_op::describe(errc code, std::string detail) const {
@@ -308,7 +318,8 @@ inline failure store_op::describe(errc code, std::string detail) const {
   });
   if (unknown > 0) detail = "whether " + std::to_string(unknown) + " of them exist could not be learnt";
   f.with_peer(client_->endpoint()).with_times(core() ? core()->now() - begun_ : duration(-1), limit_.length(begun_));
-  if (changes_something() && engine::exchange::written()) f.with_effect(effect::unknown);
+  // What is staged on a connection goes out with its next write, also when nobody waits for it any more.
+  if (changes_something() && (engine::exchange::written() || engine::exchange::engaged() || left_behind_)) f.with_effect(effect::unknown);
   return f.with_detail(std::move(detail));
 }
 

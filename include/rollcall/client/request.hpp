@@ -38,11 +38,13 @@ class request_bytes {
   std::string far_;
 };
 
-enum class op_kind : unsigned char { set, get, find, add, check, wait, delete_key, num_keys, compare_set, append, multi_get, multi_set, fetch };
+enum class op_kind : unsigned char {
+  set, get, find, add, check, wait, delete_key, num_keys, compare_set, append, multi_get, multi_set, fetch, multi_fetch
+};
 
 [[nodiscard]] constexpr std::string_view to_string(op_kind k) noexcept {
   constexpr std::string_view names[] = {"set",      "get",         "find",   "add",       "check",     "wait", "delete_key",
-                                        "num_keys", "compare_set", "append", "multi_get", "multi_set", "get"};
+                                        "num_keys", "compare_set", "append", "multi_get", "multi_set", "get",       "multi_get"};
   return names[static_cast<std::size_t>(k)];
 }
 

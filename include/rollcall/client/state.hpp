@@ -70,6 +70,7 @@ class client_state final : private lane_owner, private ready_node {
   /// The first lane, on a stream that stands. `nonce` is echoed by the peer.
   lane& begin(net::stream_ptr s, socket_address const& to, std::uint32_t nonce, bool with_ping) {
     peer_ = to;
+    with_ping_ = with_ping;
     lane& l = add_lane();
     l.greet(nonce, with_ping);
     l.open(std::move(s));
@@ -130,16 +131,17 @@ class client_state final : private lane_owner, private ready_node {
     for (auto const& l : lanes_) l->close(closed_);
   }
   lane& add_lane() {
-    // Lanes that died while they were being opened are swept here, where no call of theirs is on the stack.
-    std::erase_if(lanes_, [](auto const& l) { return l->dead(); });
     lanes_.push_back(std::unique_ptr<lane>(new lane(core_, *this, endpoint())));
     return *lanes_.back();
   }
   lane* open_lane() {
+    // Lanes that died while they were being opened are swept here, where no call of theirs is on the stack.
+    std::erase_if(lanes_, [](auto const& l) { return l->dead(); });
     if (lanes_.size() >= options_.max_lanes()) return nullptr;
     lane& l = add_lane();
-    l.greet(static_cast<std::uint32_t>(lanes_.size()), true);
+    l.greet(static_cast<std::uint32_t>(lanes_.size()), with_ping_);
     l.dial(peer_, options_.socket());
+    if (l.dead()) throw error(l.why());  // not even begun: out of descriptors
     return &l;
   }
   void lane_ready(lane& l) noexcept override {
@@ -167,6 +169,7 @@ class client_state final : private lane_owner, private ready_node {
   std::size_t references_ = 0;
   std::size_t running_ = 0;
   socket_address peer_;
+  bool with_ping_ = true;  // what the first lane's handshake showed that the server takes
   server_info info_;
   std::uint64_t identity_ = (std::uint64_t{std::random_device()()} << 32) | std::random_device()();
   failure_ptr closed_;

@@ -44,6 +44,7 @@ class exchange : private list_hook<>, private list_hook<fenced_tag> {
   std::size_t slots_ = 0;
   std::uint64_t fence_ = 0;
   bool written_ = false;
+  bool cancelled_ = false;  // a cancel slot that is no waiter's any more may name it
 };
 
 /// The ledger of one connection: which reply byte belongs to whom. No socket, no clock; the table in docs/design/session.md.
@@ -125,6 +126,7 @@ class session {
     if (tail_ == tail_state::held) {
       stage_cancel(&x);
     }
+    x.cancelled_ = true;
     tail_ = tail_state::free;
     waiter_ = nullptr;
   }
@@ -204,6 +206,7 @@ class session {
     static_cast<list_hook<>&>(x).unlink();
     static_cast<list_hook<fenced_tag>&>(x).unlink();
     x.slots_ = 0;
+    if (std::exchange(x.cancelled_, false)) forget_cancel_slot(x);
   }
   void cover_later(exchange& x) noexcept {
     static_cast<list_hook<fenced_tag>&>(x).unlink();

@@ -2,6 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "../core/intrusive.hpp"
@@ -84,6 +85,7 @@ static_assert(sizeof(client) <= 64);
 ///
 /// Rules where PyTorch's two servers differ (protocol 16): GET of a missing key answers an empty value; COMPARE_SET wakes only when
 /// it has stored; MULTI_SET happens wholly or not at all; every WAIT of a connection is answered; ADD past 64 bits closes.
+/// Keys that begin with 0x00 are rollcall's own: no client's key looks like that (protocol 1), so they are neither counted nor listed.
 class store {
  public:
   using woken_list = list<client, woken_tag>;
@@ -118,6 +120,11 @@ class store {
   [[nodiscard]] store_stats stats() const noexcept;
   /// Entries in the table, also those that are only waited for.
   [[nodiscard]] std::size_t entries() const noexcept { return table_.size(); }
+  /// The value of a key, for those who are in the process; valid until the next request. None where it is missing.
+  [[nodiscard]] std::optional<std::string_view> peek(std::string_view key) const noexcept {
+    entry const* e = table_.find(key, table_.hash(key));
+    return e && e->present() ? std::optional(e->value.view()) : std::nullopt;
+  }
   [[nodiscard]] waiters const& bookkeeping() const noexcept { return waiters_; }
 
  private:

@@ -41,7 +41,11 @@ class socket {
  private:
   class inner final : public stream_sink {
    public:
-    inner(rollcall::detail::loop_core& c, stream_ptr s) : core(&c), stream(std::move(s)) {}
+    inner(rollcall::detail::loop_core& c, stream_ptr s) : core(&c), stream(std::move(s)) {
+      // The stream knows its sink from here, so that what a write left over is sent though nobody reads or waits.
+      stream->start_read(*this);
+      stream->stop_read();
+    }
     void on_read(std::string_view bytes) noexcept override {
       arrived.append(bytes);
       stream->stop_read();
@@ -53,7 +57,10 @@ class socket {
       status = s;
       reading = false;
       if (reader) reader->go();
-      if (writer && s != 0) writer->go();
+      if (s == 0) return;
+      broken = s;
+      drop_unsent();
+      if (writer) writer->go();
     }
     void on_writable() noexcept override {
       flush();
@@ -61,17 +68,17 @@ class socket {
     }
     void flush() noexcept {
       while (!unsent.empty() && broken == 0) {
-        iovec piece{unsent.data(), unsent.size()};
+        iovec piece{unsent.data() + sent, unsent.size() - sent};
         const std::ptrdiff_t n = stream->try_write(&piece, 1);
-        if (n < 0) {
-          broken = static_cast<int>(n);
-          unsent.clear();
-        } else if (n == 0) {
-          return;
-        } else {
-          unsent.erase(0, static_cast<std::size_t>(n));
-        }
+        if (n < 0) broken = static_cast<int>(n);
+        if (n == 0) return;
+        if (n > 0) sent += static_cast<std::size_t>(n);
+        if (broken != 0 || sent == unsent.size()) drop_unsent();
       }
+    }
+    void drop_unsent() noexcept {
+      std::string().swap(unsent);
+      sent = 0;
     }
     class side : public rollcall::detail::waiter {
      public:
@@ -87,6 +94,7 @@ class socket {
     std::string arrived;
     std::string taken;
     std::string unsent;
+    std::size_t sent = 0;  // of `unsent`
     side* reader = nullptr;
     side* writer = nullptr;
     bool reading = false;
@@ -145,7 +153,11 @@ class socket {
       ROLLCALL_ASSERT(!state_.writer && "one writer at a time");
       if (!begin(h, state_.core)) return false;
       state_.writer = this;
-      if (!std::exchange(state_.reading, true)) state_.stream->start_read(state_);  // a broken peer shows on this side
+      // A peer that is gone may show on this side; one that only talks fills no more than this one piece.
+      if (!state_.reading && !state_.ended && state_.arrived.empty()) {
+        state_.reading = true;
+        state_.stream->start_read(state_);
+      }
       return true;
     }
     void await_resume() {
@@ -182,7 +194,7 @@ class socket {
   void close() noexcept {
     if (!*this) return;
     state_->stream.reset();
-    state_->unsent.clear();
+    state_->drop_unsent();
     if (state_->reader) state_->reader->go();
     if (state_->writer) state_->writer->go();
   }
@@ -257,7 +269,9 @@ class acceptor {
 
    private:
     void leave() noexcept override {
-      if (state_.waiting == this) state_.waiting = nullptr;
+      if (state_.waiting != this) return;
+      state_.waiting = nullptr;
+      state_.accepting.suspend();
     }
     inner& state_;
   };

@@ -55,14 +55,16 @@ using rollcall::detail::loop_core;
 template <class Stream>
 class write_watch final : private rollcall::detail::timer_node {
  public:
-  write_watch(loop_core& core, Stream& s, int fd)
-      : timer_node([](timer_node& t) noexcept { static_cast<write_watch&>(t).stream_.room(); }), core_(core), stream_(s) {
+  /// `keeps_alive`: whether what is unsent holds the host's loop.
+  write_watch(loop_core& core, Stream& s, int fd, bool keeps_alive)
+      : timer_node([](timer_node& t) noexcept { static_cast<write_watch&>(t).stream_.room(); }, keeps_alive), core_(core), stream_(s) {
     fd_ = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (fd_ >= 0 && poll_.open(core, this, [this](uv_loop_t* l, uv_poll_t* h) { return uv_poll_init(l, h, fd_); }) == 0) {
       uv_poll_start(poll_.get(), UV_WRITABLE, [](uv_poll_t* h, int, int) noexcept {
         const loop_core::turn t(handle::core_of(h));
         if (write_watch* self = handle::owner_of(h)) self->stream_.room();
       });
+      if (!keeps_alive) uv_unref(reinterpret_cast<uv_handle_t*>(poll_.get()));
     } else {
       core_.add_timer(*this, core_.now() + retry);
     }
@@ -142,7 +144,8 @@ class tcp_stream final : public stream {
     }
     if (static_cast<std::size_t>(n) < want) {
       try {
-        watch_ = std::make_unique<write_watch<tcp_stream>>(*core, *this, fd_);
+        const bool referenced = uv_has_ref(reinterpret_cast<uv_handle_t*>(&uv)) != 0;
+        watch_ = std::make_unique<write_watch<tcp_stream>>(*core, *this, fd_, referenced);
       } catch (...) {
         return -ENOMEM;
       }

@@ -52,7 +52,7 @@ class deadline_timer final : private timer_node {
 
  private:
   void expire() noexcept {
-    expired_ = true;
+    expired_ = !source_.stop_requested();
     source_.request_stop();
   }
   loop_core& core_;

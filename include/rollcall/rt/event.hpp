@@ -19,7 +19,9 @@ class event {
   /// Lets every waiter go, in order of waiting, in this loop turn; resumes nobody inside this call.
   void set() noexcept {
     set_ = true;
-    while (!waiters_.empty()) waiters_.pop_front().arrived();
+    list<waiting> gone;  // without a loop, the last waiter may destroy this event
+    gone.splice_back(waiters_);
+    while (!gone.empty()) gone.pop_front().arrived();
   }
   void reset() noexcept { set_ = false; }
   [[nodiscard]] bool is_set() const noexcept { return set_; }

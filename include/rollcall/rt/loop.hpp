@@ -57,8 +57,7 @@ class helpers {
 
   void wake_up() noexcept { uv_idle_start(idle_.get(), &helpers::on_idle); }
   void arm_timer(duration in) noexcept {
-    const std::int64_t ns = in.count() > 0 ? in.count() : 0;
-    uv_timer_start(timer_.get(), &helpers::on_timer, static_cast<std::uint64_t>((ns + 999'999) / 1'000'000), 0);
+    uv_timer_start(timer_.get(), &helpers::on_timer, (static_cast<std::uint64_t>(in.count()) + 999'999) / 1'000'000, 0);
   }
   void timer_reference(bool on) noexcept {
     (on ? uv_ref : uv_unref)(reinterpret_cast<uv_handle_t*>(timer_.get()));
@@ -103,7 +102,8 @@ inline void loop_core::wake_up() noexcept {
 inline void loop_core::arm_timer(time_point at) noexcept {
   if (!helpers_) return;
   armed_for_ = at;
-  helpers_->arm_timer(at == time_point::max() ? std::chrono::hours(24 * 365) : at - now());
+  const time_point n = now();
+  helpers_->arm_timer(at > n ? at - n : duration::zero());  // points in the past may be further away than a duration can say
 }
 inline void loop_core::timer_reference(bool on) noexcept {
   if (helpers_) helpers_->timer_reference(on);
@@ -159,6 +159,7 @@ class loop {
   loop(loop const&) = delete;
   loop& operator=(loop const&) = delete;
   ~loop() {
+    core_->end_attachments();
     helpers_.reset();
     core_->set_clock(nullptr);
     core_->release();

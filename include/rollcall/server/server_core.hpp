@@ -14,41 +14,13 @@
 #include "../net/tcp.hpp"
 #include "../rt/event.hpp"
 #include "connection.hpp"
+#include "log_limiter.hpp"
 #include "options.hpp"
+#include "watch.hpp"
 
 namespace rollcall {
 inline namespace v0 {
 namespace detail {
-
-/// At most so many log lines a second on average; counts what it swallows.
-class log_limiter {
- public:
-  static constexpr int burst = 20;
-  static constexpr std::chrono::milliseconds refill{500};
-  template <class Line>
-  void log(loop_core& core, log_level level, Line line) {
-    if (!core.logs()) return;
-    const time_point now = core.now();
-    const auto earned = (now - last_) / refill;
-    if (earned > 0) {
-      tokens_ = static_cast<int>(std::min<std::int64_t>(burst, tokens_ + earned));
-      last_ = now;
-    }
-    if (tokens_ == 0) {
-      ++swallowed_;
-      return;
-    }
-    --tokens_;
-    std::string text = line();
-    if (swallowed_ > 0) text += " (" + std::to_string(std::exchange(swallowed_, 0)) + " more lines like this were not logged)";
-    core.log(level, text);
-  }
-
- private:
-  int tokens_ = burst;
-  time_point last_{};
-  std::uint64_t swallowed_ = 0;
-};
 
 /// A running server: the store, the connections by state, the clocks, the wake-ups. serve() owns one.
 class server_core final : private net::detail::accept_sink, private timer_node {
@@ -90,15 +62,20 @@ class server_core final : private net::detail::accept_sink, private timer_node {
       move(c, state::ending);
     }
     drain_until_ = core_.now() + options_.drain_within();
+    core_.remove_timer(*this);
     sweep();
     if (connections_ == 0) drained_.set();
   }
   [[nodiscard]] event::waiting drained() noexcept { return drained_.wait(); }
+  [[nodiscard]] engine::store const& store() const noexcept { return store_; }
+  [[nodiscard]] std::size_t connections() const noexcept { return connections_; }
+  [[nodiscard]] watch_list& watches() noexcept { return watches_; }
 
  private:
   friend class connection;
   using state = connection::state;
   static constexpr int wakes_per_turn = 1024;
+  static constexpr std::size_t keep_batch = std::size_t{1} << 20;
 
   static void check(int status) {
     if (status != 0) throw error(errc::io, "serve", uv_strerror(status));
@@ -131,7 +108,9 @@ class server_core final : private net::detail::accept_sink, private timer_node {
     watch();
   }
   void watch() noexcept {
-    if (!timer_node::in_heap()) core_.add_timer(*this, core_.now() + sweep_every_);
+    if (timer_node::in_heap()) return;
+    const time_point next = core_.now() + sweep_every_;
+    core_.add_timer(*this, draining_ ? std::min(next, drain_until_) : next);
   }
   void sweep() noexcept {
     const time_point now = core_.now();
@@ -191,6 +170,7 @@ class server_core final : private net::detail::accept_sink, private timer_node {
     delete &c;
     stats_.connections = --connections_;
     deliver_wakes();
+    watches_.tell();
     if (draining_ && connections_ == 0) drained_.set();
   }
 
@@ -226,6 +206,7 @@ class server_core final : private net::detail::accept_sink, private timer_node {
   bool draining_ = false;
   time_point drain_until_{};
   event drained_;
+  watch_list watches_;
   log_limiter limiter_;
   handle_of<uv_check_t> check_;
   handle_of<uv_idle_t> idle_;
@@ -262,7 +243,9 @@ inline bool connection::process(std::string_view bytes) {
     }
   }
   if (!send(out)) return false;
+  if (out.capacity() > server_core::keep_batch) [[unlikely]] out.release();
   server_.deliver_wakes();
+  server_.watches_.tell();
   return true;
 }
 
@@ -376,6 +359,7 @@ inline void connection::on_writable() noexcept {
 inline void connection::on_end(int status) noexcept {
   if (status == 0 && overflow_) {
     server_.store_.disconnect(*this);
+    server_.deliver_wakes();
     server_.move(*this, state::ending);
     return;
   }

@@ -8,6 +8,13 @@ namespace rollcall {
 inline namespace v0 {
 namespace engine {
 
+namespace detail {
+
+/// A key of rollcall's own bookkeeping, outside every client's name space (protocol 1, 17).
+[[nodiscard]] inline bool is_own(std::string_view key) noexcept { return !key.empty() && key.front() == '\0'; }
+
+}  // namespace detail
+
 inline std::string_view to_string(apply_status s) noexcept {
   switch (s) {
     case apply_status::ok: return "ok";
@@ -122,8 +129,10 @@ inline apply_status store::put(entry*& e, std::string_view key, std::uint64_t ha
     blob_ref block(value);
     if (!e) e = &insert(key, hash);
     e->value = std::move(block);
-    ++keys_;
-    key_bytes_ += key.size();
+    if (!detail::is_own(key)) [[likely]] {
+      ++keys_;
+      key_bytes_ += key.size();
+    }
   }
   stored_ = stored_ - old + value.size();
   return apply_status::ok;

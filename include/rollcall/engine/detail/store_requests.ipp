@@ -194,8 +194,10 @@ inline apply_status store::delete_key(std::string_view key, wire::write_batch& o
   if (present) {
     stored_ -= e->value.size();
     e->value = blob_ref();
-    --keys_;
-    key_bytes_ -= key.size();
+    if (!detail::is_own(key)) [[likely]] {
+      --keys_;
+      key_bytes_ -= key.size();
+    }
     collect(*e);
   }
   return apply_status::ok;
@@ -308,7 +310,7 @@ inline apply_status store::list_keys(wire::write_batch& out) {
   wire::store(p, keys_);
   p += 8;
   table_.for_each([&p](entry const& e) {
-    if (!e.present()) return;
+    if (!e.present() || detail::is_own(e.key())) return;
     wire::store(p, std::uint64_t{e.key_size});
     if (e.key_size != 0) std::memcpy(p + 8, e.key().data(), e.key_size);
     p += 8 + e.key_size;

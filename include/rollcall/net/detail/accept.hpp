@@ -52,7 +52,10 @@ class acceptor_core final : private rollcall::detail::timer_node {
   /// Whether accepting keeps the host's loop alive; it does unless told otherwise.
   void keep_alive(bool on) noexcept { (on ? uv_ref : uv_unref)(reinterpret_cast<uv_handle_t*>(poll_.get())); }
   /// No more is accepted until resume(); connections queue in the kernel.
-  void suspend() noexcept { uv_poll_stop(poll_.get()); }
+  void suspend() noexcept {
+    core_.remove_timer(*this);
+    uv_poll_stop(poll_.get());
+  }
   void resume() noexcept {
     core_.remove_timer(*this);
     uv_poll_start(poll_.get(), UV_READABLE, [](uv_poll_t* h, int, int) noexcept {
@@ -86,29 +89,30 @@ class acceptor_core final : private rollcall::detail::timer_node {
         case ENETUNREACH: continue;
         case EMFILE:
         case ENFILE:
-          if (refuse_one()) {
-            sink_.on_accept_error(-e);
-            continue;
+          switch (refuse_one()) {
+            case refusal::done: sink_.on_accept_error(-e); continue;
+            case refusal::nobody: return;  // accept4 wants a descriptor before it looks whether somebody waits
+            case refusal::impossible: break;
           }
           [[fallthrough]];
         default:
           sink_.on_accept_error(-e);
           suspend();
-          core_.remove_timer(*this);
           core_.add_timer(*this, core_.now() + pause);
           return;
       }
     }
   }
-  bool refuse_one() noexcept {
+  enum class refusal : unsigned char { done, nobody, impossible };
+  refusal refuse_one() noexcept {
     if (!reserve_) reserve_ = spare();
-    if (!reserve_) return false;
+    if (!reserve_) return refusal::impossible;
     reserve_.reset();
     unique_fd refused(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
-    const bool done = static_cast<bool>(refused);
+    const refusal how = refused ? refusal::done : errno == EAGAIN ? refusal::nobody : refusal::impossible;
     refused.reset();
     reserve_ = spare();
-    return done;
+    return how;
   }
 
   loop_core& core_;

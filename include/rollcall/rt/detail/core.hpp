@@ -8,6 +8,7 @@
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "../../core/clock.hpp"
 #include "../../core/intrusive.hpp"
@@ -34,18 +35,30 @@ class ready_node : public list_hook<ready_tag> {
 class timer_node : public heap_hook {
  public:
   using fire_fn = void (*)(timer_node&) noexcept;
-  explicit timer_node(fire_fn f, bool keeps_alive = true) noexcept : fire_(f), keeps_alive_(keeps_alive) {}
+  explicit timer_node(fire_fn f, bool keeps_alive = true) noexcept : keeps_alive_(keeps_alive), fire_(f) {}
   [[nodiscard]] time_point at() const noexcept { return at_; }
 
  private:
   friend class loop_core;
   friend struct earlier;
+  bool keeps_alive_;
+  std::uint64_t order_ = 0;
   time_point at_{};
   fire_fn fire_;
-  bool keeps_alive_;
 };
 struct earlier {
-  bool operator()(timer_node const& a, timer_node const& b) const noexcept { return a.at() < b.at(); }
+  bool operator()(timer_node const& a, timer_node const& b) const noexcept {
+    return a.at_ != b.at_ ? a.at_ < b.at_ : a.order_ < b.order_;
+  }
+};
+
+/// Something that a layer above hangs on a loop; ends with the loop object.
+class loop_attachment {
+ public:
+  loop_attachment() noexcept = default;
+  loop_attachment(loop_attachment const&) = delete;
+  loop_attachment& operator=(loop_attachment const&) = delete;
+  virtual ~loop_attachment() = default;
 };
 
 /// What all objects of one loop share: the ready queue, the timers, the clock, counters. Lives until the last handle on it is closed.
@@ -119,9 +132,11 @@ class loop_core {
   /// Replaces the clock; nullptr brings the real one back. With a clock of its own the loop's timers fire by fire_timers() only.
   void set_clock(clock_source* c) noexcept { clock_ = c; }
 
+  /// Timers of the same instant fire in the order in which they were added.
   void add_timer(timer_node& t, time_point at) noexcept {
     check_thread();
     t.at_ = at;
+    t.order_ = ++timers_added_;
     timers_.push(t);
     if (t.keeps_alive_ && ++live_timers_ == 1) timer_reference(true);
     if (!clock_ && at < armed_for_) arm_timer(at);
@@ -179,6 +194,20 @@ class loop_core {
     return slab_.get();
   }
 
+  /// This loop's one object of type A, made when it is first asked for: what would be global if there were only one loop.
+  template <class A>
+  [[nodiscard]] A& attached() {
+    static char type = 0;  // its address tells A from other types
+    for (auto const& a : attachments_)
+      if (a.first == &type) return static_cast<A&>(*a.second);
+    attachments_.emplace_back(&type, std::make_unique<A>());
+    return static_cast<A&>(*attachments_.back().second);
+  }
+  void end_attachments() noexcept {
+    const teardown t(*this);
+    attachments_.clear();
+  }
+
   /// The core is destroyed with the last of the loop object, handles, frames and other holders.
   void keep() noexcept { ++references_; }
   void release() noexcept {
@@ -207,6 +236,7 @@ class loop_core {
   int teardowns_ = 0;
   heap<timer_node, earlier> timers_;
   time_point armed_for_ = time_point::max();
+  std::uint64_t timers_added_ = 0;
   std::size_t live_timers_ = 0;
   clock_source* clock_ = nullptr;
   std::size_t references_ = 1;
@@ -214,6 +244,7 @@ class loop_core {
   std::size_t frames_ = 0;
   log_sink log_;
   std::unique_ptr<char[]> slab_;
+  std::vector<std::pair<char const*, std::unique_ptr<loop_attachment>>> attachments_;
   std::thread::id thread_;
   class helpers* helpers_ = nullptr;
 };
