@@ -234,7 +234,7 @@ class raw_peer {
 class scripted_server {
  public:
   using script = std::function<rc::task<>(rc::net::socket)>;
-  scripted_server(rc::loop& l, script f) : loop_(l), acceptor_(l, rc::listen(rc::listen_options{})), script_(std::move(f)), scope_(l) {
+  scripted_server(rc::loop& l, script f) : acceptor_(l, rc::listen(rc::listen_options{})), script_(std::move(f)), scope_(l) {
     scope_.spawn(accept_all());
   }
   [[nodiscard]] int port() const { return acceptor_.at().port(); }
@@ -256,7 +256,6 @@ class scripted_server {
     const rc::result<void> over = co_await rc::as_result(script_(std::move(s)));
     static_cast<void>(over);  // the peer may go at any time
   }
-  rc::loop& loop_;
   rc::net::acceptor acceptor_;
   script script_;
   int accepted_ = 0;

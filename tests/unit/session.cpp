@@ -838,20 +838,17 @@ class world {
       case 5:
         if (random.below(3) == 0) u.time_is_over();
         break;
-      case 6:
-      case 7: flush(); break;
-      case 8:
-      case 9: {
-        const std::size_t n = std::min(to_server.size(), random.below(80));
+      case 6: flush(); break;
+      case 7:
+      case 8: {
+        const std::size_t n = std::min(to_server.size(), random.below(200));
         peer.read(std::string_view(to_server).substr(0, n));
         to_server.erase(0, n);
         break;
       }
-      case 10:
-        if (random.below(3) == 0) peer.come_true();
-        break;
+      case 9: peer.come_true(); break;
       default: {
-        const std::size_t n = std::min(peer.out.size(), random.below(20));
+        const std::size_t n = std::min(peer.out.size(), random.below(60));
         const std::string piece = peer.out.substr(0, n);
         peer.out.erase(0, n);
         if (!s.feed(piece)) wrong = s.problem();
