@@ -1,7 +1,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <rollcall/rt/combine.hpp>
 #include <rollcall/rt/event.hpp>
 #include <rollcall/rt/scope.hpp>
@@ -19,16 +18,6 @@ using co_test::next_turn;
 using co_test::settled;
 
 namespace {
-
-/// Runs `f` when it is called; of a class type, so that it may be kept in an optional.
-template <class F>
-class callback {
- public:
-  callback(rc::stop_token t, F f) : link_(t, std::move(f)) {}
-
- private:
-  rc::stop_callback<F> link_;
-};
 
 rc::task<> under(rc::stop_token t, rc::event& e, std::vector<std::string>& log, std::string name) {
   co_await rc::detail::stop_with(t);
@@ -63,7 +52,7 @@ TEST_CASE("a callback that was destroyed is not called, nor one that another cal
   rc::stop_source source;
   std::vector<int> log;
   auto three = [&log] { log.push_back(3); };
-  std::optional<callback<decltype(three)>> third;
+  std::unique_ptr<rc::stop_callback<decltype(three)>> third;
   auto one = [&] {
     log.push_back(1);
     third.reset();
@@ -73,24 +62,29 @@ TEST_CASE("a callback that was destroyed is not called, nor one that another cal
   {
     const rc::stop_callback second(source.token(), two);
   }
-  third.emplace(source.token(), three);
+  third = std::make_unique<rc::stop_callback<decltype(three)>>(source.token(), three);
   source.request_stop();
   CHECK(log == std::vector<int>{1});
 }
 
-TEST_CASE("a callback may destroy itself and register others") {
+TEST_CASE("a callback may register others, which are called at once, and destroy itself") {
+  using any_callback = rc::stop_callback<std::function<void()>>;
   rc::stop_source source;
   int called = 0;
-  std::optional<callback<std::function<void()>>> self;
-  std::optional<callback<std::function<void()>>> other;
-  self.emplace(source.token(), std::function<void()>([&] {
-                 ++called;
-                 other.emplace(source.token(), std::function<void()>([&called] { called += 10; }));
-               }));
+  int last = 0;
+  std::unique_ptr<any_callback> self;
+  std::unique_ptr<any_callback> other;
+  self = std::make_unique<any_callback>(source.token(), [&] {
+    ++called;
+    other = std::make_unique<any_callback>(source.token(), [&called] { called += 10; });
+    self.reset();
+  });
+  auto count = [&last] { ++last; };
+  const rc::stop_callback after(source.token(), count);
   source.request_stop();
   CHECK(called == 11);
-  self.reset();
-  other.reset();
+  CHECK(last == 1);
+  CHECK(!self);
 }
 
 TEST_CASE("the default token never stops; tokens see their source") {

@@ -173,13 +173,13 @@ namespace req {
 [[nodiscard]] inline string set(string_view k, string_view v) { return op(1) + str(k) + str(v); }
 [[nodiscard]] inline string get(string_view k) { return op(3) + str(k); }
 [[nodiscard]] inline string add(string_view k, std::int64_t n) { return op(4) + str(k) + i64(n); }
-[[nodiscard]] inline string counted(int code, std::vector<string> const& keys) {
+[[nodiscard]] inline string counted(int code, rc::keys keys) {
   string s = op(code) + u64(keys.size());
-  for (string const& k : keys) s += str(k);
+  for (std::size_t i = 0; i < keys.size(); ++i) s += str(keys[i]);
   return s;
 }
-[[nodiscard]] inline string check(std::vector<string> const& keys) { return counted(5, keys); }
-[[nodiscard]] inline string wait(std::vector<string> const& keys) { return counted(6, keys); }
+[[nodiscard]] inline string check(rc::keys keys) { return counted(5, keys); }
+[[nodiscard]] inline string wait(rc::keys keys) { return counted(6, keys); }
 [[nodiscard]] inline string cancel_wait() { return op(12); }
 [[nodiscard]] inline string ping(std::uint32_t nonce) { return op(13) + u32(nonce); }
 }  // namespace req

@@ -132,6 +132,8 @@ class [[nodiscard]] handshake_awaiter final : private waiter {
   client_state& client_;
 };
 
+inline task<> greeted(client_ptr c) { co_await handshake_awaiter(*c); }
+
 /// The jittered pause between two rounds: 25 ms at first, half as long again each time, at most 2 s.
 class back_off {
  public:
@@ -141,11 +143,18 @@ class back_off {
     base_ = std::min(base_ + base_ / 2, duration(std::chrono::seconds(2)));
     return d;
   }
+  /// How long the next handshake may stand still: 1 s at first, then twice as long each time, at most 30 s; jittered.
+  [[nodiscard]] duration patience() {
+    const auto d = duration(static_cast<std::int64_t>(static_cast<double>(patience_.count()) * std::uniform_real_distribution(0.75, 1.25)(random_)));
+    patience_ = std::min(patience_ * 2, duration(std::chrono::seconds(30)));
+    return d;
+  }
   [[nodiscard]] std::uint32_t nonce() { return static_cast<std::uint32_t>(random_()); }
 
  private:
   std::minstd_rand random_;
   duration base_ = std::chrono::milliseconds(25);
+  duration patience_ = std::chrono::seconds(1);
 };
 
 /// One attempt's outcome: a client, or why not and whether trying again can help.
@@ -158,7 +167,7 @@ class connect_failure {
 };
 
 inline task<client_ptr> connect_once(loop_core* core, std::string host, int port, client_options options, resolve_fn const* resolver,
-                                     std::uint32_t nonce, bool with_ping, connect_failure* why) {
+                                     back_off* pauses, bool with_ping, connect_failure* why) {
   std::vector<socket_address> addresses;
   if (socket_address::looks_like_ip(host)) {
     addresses.push_back(socket_address::ip(host, port).value());
@@ -186,8 +195,9 @@ inline task<client_ptr> connect_once(loop_core* core, std::string host, int port
   const socket_address to = race.winner();
   client_ptr client(new client_state(*core, host, port, options));
   why->text = to.to_string() + " accepted the connection but does not answer the handshake";
-  client->begin(race.take(options.socket()), to, nonce, with_ping);
-  co_await handshake_awaiter(*client);
+  client->begin(race.take(options.socket()), to, pauses->nonce(), with_ping);
+  // Where the server's listen queue overflowed, the kernel has "connected" us to nobody: only another attempt gets in (field log F22).
+  co_await with_deadline(greeted(client), pauses->patience());
   if (client->ready()) co_return client;
   failure const& f = *client->why_closed();
   why->code = f.code() == errc::disconnected ? errc::refused : f.code();
@@ -250,8 +260,7 @@ inline task<client_ptr> connect_client(loop_core* core, std::string host, int po
   const connect_reporter reporter(*core, endpoint, until, why);
   for (std::size_t tries = 1;; ++tries) {
     why = connect_failure();
-    const std::uint32_t nonce = pauses.nonce();
-    task<client_ptr> once = connect_once(core, host, port, options, &resolver, nonce, with_ping, &why);
+    task<client_ptr> once = connect_once(core, host, port, options, &resolver, &pauses, with_ping, &why);
     try {
       // An attempt that stands still is given up some time: the host may have got another address.
       const time_point attempt_until = std::min(until, core->now() + longest_attempt);

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -72,8 +73,14 @@ class lane final : private net::stream_sink {
   /// Connects by itself; for the further lanes of a store.
   void dial(socket_address const& to, net::socket_options const& options) {
     options_ = options;
-    const int status = dial_.start(core_, to, this, [](void* self, int st) noexcept { static_cast<lane*>(self)->dialled(st); });
-    if (status != 0) dialled(status);
+    const int status = dial_.start(core_, to, this, [](void* self, int st) noexcept {
+      lane& l = *static_cast<lane*>(self);
+      l.dialled(st, st == 0 ? l.dial_.take(l.options_) : net::stream_ptr());
+    });
+    if (status != 0) dialled(status, nullptr);
+  }
+  void dial(net::dialler& by) {
+    attempt_ = by.dial(this, [](void* self, int st, net::stream_ptr s) noexcept { static_cast<lane*>(self)->dialled(st, std::move(s)); });
   }
   /// Starts on a stream that stands.
   void open(net::stream_ptr s) {
@@ -107,6 +114,7 @@ class lane final : private net::stream_sink {
     state_ = state::dead;
     why_ = std::move(why);
     dial_.reset();
+    attempt_.reset();
     stream_.reset();
     session_.lost();
   }
@@ -163,13 +171,13 @@ class lane final : private net::stream_sink {
     value.copy(info.instance.data(), info.instance.size(), 12);
     info.has_instance = true;
   }
-  void dialled(int status) noexcept {
+  void dialled(int status, net::stream_ptr s) noexcept {
     if (status != 0) {
       die(failure(errc::refused, "connect", net::errno_text(-status)));
       return;
     }
     try {
-      open(dial_.take(options_));
+      open(std::move(s));
       keep_alive(false);  // operations keep the loop alive by the first lane
     } catch (std::exception const& e) {
       die(failure(errc::io, "connect", e.what()));
@@ -217,6 +225,7 @@ class lane final : private net::stream_sink {
     const bool handshake = state_ != state::ready;
     state_ = state::dead;
     dial_.reset();
+    attempt_.reset();
     stream_.reset();
     f.with_peer(peer_);
     why_ = std::make_shared<failure const>(std::move(f));
@@ -233,6 +242,7 @@ class lane final : private net::stream_sink {
   engine::session session_;
   greeter greeting_;
   net::detail::connecting dial_;
+  std::unique_ptr<net::dialler::attempt> attempt_;
   net::socket_options options_;
   net::stream_ptr stream_;
   std::string unsent_;

@@ -63,6 +63,11 @@ class client_state final : private lane_owner, private ready_node {
   [[nodiscard]] std::uint64_t identity() const noexcept { return identity_; }
   [[nodiscard]] server_info& info() noexcept override { return info_; }
   [[nodiscard]] std::size_t lane_count() const noexcept { return lanes_.size(); }
+  [[nodiscard]] std::size_t ready_lanes() const noexcept {
+    std::size_t n = 0;
+    for (auto const& l : lanes_) n += l->ready();
+    return n;
+  }
   [[nodiscard]] bool closed() const noexcept { return closed_ != nullptr; }
   /// Why operations fail from now on.
   [[nodiscard]] failure_ptr const& why_closed() const noexcept { return closed_; }
@@ -75,6 +80,11 @@ class client_state final : private lane_owner, private ready_node {
     l.greet(nonce, with_ping);
     l.open(std::move(s));
     return l;
+  }
+  /// For streams that are no sockets: who makes the further lanes. `identity` 0 keeps the random one.
+  void stand_on(std::shared_ptr<net::dialler> further, std::uint64_t identity) noexcept {
+    dialler_ = std::move(further);
+    if (identity != 0) identity_ = identity;
   }
   /// Called once when the first lane is ready or lost.
   void on_greeted(void (*f)(void*) noexcept, void* arg) noexcept {
@@ -140,7 +150,11 @@ class client_state final : private lane_owner, private ready_node {
     if (lanes_.size() >= options_.max_lanes()) return nullptr;
     lane& l = add_lane();
     l.greet(static_cast<std::uint32_t>(lanes_.size()), with_ping_);
-    l.dial(peer_, options_.socket());
+    if (dialler_) {
+      l.dial(*dialler_);
+    } else {
+      l.dial(peer_, options_.socket());
+    }
     if (l.dead()) throw error(l.why());  // not even begun: out of descriptors
     return &l;
   }
@@ -169,6 +183,7 @@ class client_state final : private lane_owner, private ready_node {
   std::size_t references_ = 0;
   std::size_t running_ = 0;
   socket_address peer_;
+  std::shared_ptr<net::dialler> dialler_;
   bool with_ping_ = true;  // what the first lane's handshake showed that the server takes
   server_info info_;
   std::uint64_t identity_ = (std::uint64_t{std::random_device()()} << 32) | std::random_device()();

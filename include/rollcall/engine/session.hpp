@@ -70,19 +70,21 @@ class session {
   /// Bytes of the handshake that nothing answers (VALIDATE).
   void stage(std::string_view bytes) { out_.append(bytes); }
   /// A request that is answered in its turn, given in two pieces. `x` may be nullptr: the reply is swallowed. `count`: replies of
-  /// form `many`.
+  /// form `many`, at least 1 (nothing comes for none). The requests of x that are due stand in a row: no other's, no flush between them
+  /// while a wait is held.
   void send(exchange* x, std::string_view head, std::string_view body, wire::reply_form form, std::uint64_t count = 0) {
     clear_tail();
     out_.append(head);
     out_.append(body);
     push(slot{x, count, form, kind::reply, false});
     if (x) {
+      ROLLCALL_ASSERT((x->slots_ == 0 || x->first_slot_ + x->slots_ == next_slot_ - 1) && "the requests of an exchange stand in a row");
       if (x->slots_ == 0) x->first_slot_ = next_slot_ - 1;
       ++x->slots_;
       engage(*x);
     }
   }
-  /// A request without a reply; x completes when a later reply shows that it was executed.
+  /// A request without a reply; x completes when a later reply shows that it was executed. An exchange that posts does not wait.
   void post(exchange& x, std::string_view request) {
     clear_tail();
     out_.append(request);
@@ -91,7 +93,7 @@ class session {
   /// A WAIT or BARRIER. `request` must stay valid while x is engaged: it may be written again when it is `preemptible`, which only
   /// a WAIT for a single key is (with several, keys already seen would be forgotten; a BARRIER would count twice).
   void wait(exchange& x, std::string_view request, bool preemptible) {
-    ROLLCALL_ASSERT(takes_wait());
+    ROLLCALL_ASSERT(takes_wait() && !x.engaged());
     clear_tail();
     fence();
     out_.append(request);
@@ -297,9 +299,11 @@ class session {
     if (status == wire::decode_status::bad) problem_ = wire::to_string(reply_.error());
     if (status != wire::decode_status::complete) return status;
     decoding_ = false;
-    exchange* who = s.who;
-    const std::uint64_t n = first_slot_++;
-    executed(n);
+    const std::uint64_t n = first_slot_;
+    executed(n);  // may abandon whose slot this is, add slots, or lose the connection
+    if (dead_) return status;
+    exchange* who = at(n).who;
+    ++first_slot_;
     if (who) {
       const auto index = static_cast<std::size_t>(n - who->first_slot_);
       if (index + 1 == who->slots_) release(*who);

@@ -25,7 +25,8 @@ namespace detail {
 /// A running server: the store, the connections by state, the clocks, the wake-ups. serve() owns one.
 class server_core final : private net::detail::accept_sink, private timer_node {
  public:
-  server_core(loop_core& core, listener at, serve_options const& options)
+  /// Without a listener: serves what attach() is given.
+  server_core(loop_core& core, serve_options const& options)
       : timer_node([](timer_node& t) noexcept { static_cast<server_core&>(t).sweep(); }, false),
         core_(core),
         options_(options),
@@ -36,6 +37,8 @@ class server_core final : private net::detail::accept_sink, private timer_node {
     check(idle_.open(core, this, [](uv_loop_t* l, uv_idle_t* h) { return uv_idle_init(l, h); }));
     const auto [low, high] = std::minmax({options_.validate_within(), options_.close_half_request_after(), options_.close_unread_after()});
     sweep_every_ = std::clamp<duration>(low / 4, std::chrono::milliseconds(10), std::chrono::seconds(1));
+  }
+  server_core(loop_core& core, listener at, serve_options const& options) : server_core(core, options) {
     acceptor_.emplace(core, std::move(at), static_cast<net::detail::accept_sink&>(*this));
     acceptor_->keep_alive(options_.keep_alive());
   }
@@ -46,6 +49,18 @@ class server_core final : private net::detail::accept_sink, private timer_node {
       while (!l.empty()) remove(l.front());
     core_.remove_timer(*this);
   }
+
+  /// Serves a stream that stands, like one that was accepted.
+  void attach(net::stream_ptr s) {
+    if (!options_.keep_alive()) s->keep_alive(false);
+    auto* c = new connection(*this, store_, std::move(s));
+    ++connections_;
+    ++stats_.accepted;
+    stats_.connections = connections_;
+    move(*c, state::fresh);
+    c->start();
+  }
+  [[nodiscard]] engine::store const& store() const noexcept { return store_; }
 
   /// Stops accepting, closes what is quiet, lets the others take what was answered.
   void drain() noexcept {
@@ -67,7 +82,6 @@ class server_core final : private net::detail::accept_sink, private timer_node {
     if (connections_ == 0) drained_.set();
   }
   [[nodiscard]] event::waiting drained() noexcept { return drained_.wait(); }
-  [[nodiscard]] engine::store const& store() const noexcept { return store_; }
   [[nodiscard]] std::size_t connections() const noexcept { return connections_; }
   [[nodiscard]] watch_list& watches() noexcept { return watches_; }
 
@@ -144,13 +158,7 @@ class server_core final : private net::detail::accept_sink, private timer_node {
       net::stream_ptr s;
       if (const int status = net::detail::tcp_stream::adopt(core_, fd.get(), s); status != 0) return on_accept_error(status);
       static_cast<void>(fd.release());
-      if (!options_.keep_alive()) s->keep_alive(false);
-      auto* c = new connection(*this, store_, std::move(s));
-      ++connections_;
-      ++stats_.accepted;
-      stats_.connections = connections_;
-      move(*c, state::fresh);
-      c->start();
+      attach(std::move(s));
     } catch (std::exception const&) {
       on_accept_error(UV_ENOMEM);
     }

@@ -58,9 +58,19 @@ class tcp_store {
     return connect_task(&l.core(), std::string(host), port, limit, options, std::move(resolver));
   }
 
-  /// The reference's constructor: serves if this process is the master, connects, registers, and the master waits for the others.
-  /// Include <rollcall/stores/create.hpp>, which describes it.
-  [[nodiscard]] static inline task<tcp_store> create(loop& l, std::string_view host, int port, create_options const& options);
+  /// A client on a stream that stands already, for streams that are no sockets; completes when the handshake is answered.
+  ///
+  /// further   makes the connections beside this one; without it there is only this one, whatever client_options::max_lanes() says.
+  /// identity  what identity() gives, and what the handshake's nonce is made from; 0: random.
+  /// errors    disconnected, protocol, timed_out at the limit.
+  /// cancel    closes the stream.
+  [[nodiscard]] static task<tcp_store> over(loop& l, net::stream_ptr s, deadline limit, client_options options = {},
+                                            std::shared_ptr<net::dialler> further = {}, std::uint64_t identity = 0) {
+    if (!further) options.max_lanes(1);
+    detail::client_ptr c(new detail::client_state(l.core(), s->peer_name(), 0, options));
+    c->stand_on(std::move(further), identity);
+    return over_task(std::move(c), std::move(s), limit);
+  }
 
   /// Stores `value` (at most 8 MiB) under `key`; completes when the server has applied it. effect unknown once it was sent.
   [[nodiscard]] operation<void> set(std::string_view key, std::string_view value) const {
@@ -202,6 +212,13 @@ class tcp_store {
   static task<tcp_store> connect_task(detail::loop_core* core, std::string host, int port, deadline limit, client_options options,
                                       resolve_fn resolver) {
     detail::client_ptr c = co_await detail::connect_client(core, std::move(host), port, limit, options, std::move(resolver));
+    co_return tcp_store(std::move(c));
+  }
+  static task<tcp_store> over_task(detail::client_ptr c, net::stream_ptr s, deadline limit) {
+    c->begin(std::move(s), socket_address(), static_cast<std::uint32_t>(c->identity()), true);
+    task<> greeted = detail::greeted(c);
+    co_await with_deadline(std::move(greeted), limit);
+    if (!c->ready()) throw error(c->why_closed());
     co_return tcp_store(std::move(c));
   }
   template <class T>
