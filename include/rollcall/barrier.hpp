@@ -74,7 +74,7 @@ task<> store_based_barrier_task(Store store, std::string group, int rank, int wo
 }  // namespace detail
 
 /// The reference's barrier of process groups: the same keys and messages, so that PyTorch ranks and ours may meet in one
-/// (rendezvous 6.1). A group name serves once; it counts the missing but cannot name them: `barrier` can.
+/// (rendezvous 6.1). A group name serves once; it counts the missing, and cannot name them.
 ///
 /// limit     over all steps. Unlike the reference's it holds to the millisecond: each wait lasts min(interval, time left).
 /// interval  between two looks at the count; 10 s or (10 + world / 1000) s, whichever is longer, unless given.

@@ -226,7 +226,7 @@ class connect_reporter final : private timer_node {
     const time_point now = core_.now();
     core_.add_timer(*this, now + std::chrono::seconds(30));
     core_.log(log_level::warning, "still connecting to " + endpoint_ + ", " +
-                                      (until_ == time_point::max() ? std::string("no limit") : duration_text(until_ - now) + " left: ") + why_.text);
+                                      (until_ == time_point::max() ? std::string("no limit") : duration_text(until_ - now) + " left") + ": " + why_.text);
   }
   loop_core& core_;
   std::string endpoint_;

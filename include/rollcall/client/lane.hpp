@@ -52,6 +52,8 @@ class lane final : private net::stream_sink {
   [[nodiscard]] std::string const& peer() const noexcept { return peer_; }
   [[nodiscard]] bool ready() const noexcept { return state_ == state::ready; }
   [[nodiscard]] bool dead() const noexcept { return state_ == state::dead; }
+  /// Bytes that wait for the server to read, in bytes.
+  [[nodiscard]] std::size_t backlog() noexcept { return unsent_.size() - sent_ + session_.output().size(); }
 
   /// Stages VALIDATE, PING (`with_ping`; servers before 2.5 close at it) and the capability probe, all in the first write
   /// (protocol 3.1, 17).
@@ -151,7 +153,7 @@ class lane final : private net::stream_sink {
     state_ = state::ready;
     server_info& info = owner_.info();
     info.is_rollcall = rollcall_server;
-    if (rollcall_server && !info.has_instance) {
+    if (rollcall_server && !info.has_instance && session_.takes_command()) {
       // Who it is, for reconnect(); nobody waits for it.
       char get[1 + 8 + wire::capability_key.size()];
       get[0] = static_cast<char>(wire::opcode::get);

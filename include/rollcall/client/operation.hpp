@@ -154,7 +154,11 @@ class store_op : private waiter, private engine::exchange, private timer_node {
     phase_ = p;
     if (!l) fail(errc::limit, "all " + std::to_string(client_->options().max_lanes()) +
                                   " connections of this store are in waits (client_options::max_lanes)");
-    return l != nullptr;
+    if (l && l->backlog() > client_->options().max_unsent()) {
+      lane_ = nullptr;
+      fail(errc::limit, "the server does not read: " + std::to_string(l->backlog()) + " bytes wait for it (client_options::max_unsent)");
+    }
+    return lane_ != nullptr;
   }
   void send(std::string_view head, std::string_view body, wire::reply_form form) { lane_->session().send(this, head, body, form); }
 

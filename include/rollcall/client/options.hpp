@@ -21,12 +21,15 @@ class client_options {
   client_options& max_value_bytes(std::size_t n) noexcept { return max_value_bytes_ = n, *this; }
   /// Connections one store may open: a wait for several keys occupies one until it is over. Default 64.
   client_options& max_lanes(std::size_t n) noexcept { return max_lanes_ = n, *this; }
+  /// Bytes staged for a server that does not read, past which operations fail with errc::limit. Default 64 MiB.
+  client_options& max_unsent(std::size_t n) noexcept { return max_unsent_ = n, *this; }
   client_options& socket(net::socket_options o) noexcept { return socket_ = o, *this; }
 
   [[nodiscard]] deadline timeout() const noexcept { return timeout_; }
   [[nodiscard]] std::size_t max_key_bytes() const noexcept { return max_key_bytes_; }
   [[nodiscard]] std::size_t max_value_bytes() const noexcept { return max_value_bytes_; }
   [[nodiscard]] std::size_t max_lanes() const noexcept { return max_lanes_; }
+  [[nodiscard]] std::size_t max_unsent() const noexcept { return max_unsent_; }
   [[nodiscard]] net::socket_options const& socket() const noexcept { return socket_; }
 
  private:
@@ -34,6 +37,7 @@ class client_options {
   std::size_t max_key_bytes_ = 8191;
   std::size_t max_value_bytes_ = std::size_t{8} << 20;
   std::size_t max_lanes_ = 64;
+  std::size_t max_unsent_ = std::size_t{64} << 20;
   net::socket_options socket_;
 };
 

@@ -65,7 +65,9 @@ class deadline {
   /// How long this limit is when counted from `now`; duration::max() for never.
   [[nodiscard]] constexpr duration length(time_point now) const noexcept {
     if (kind_ == kind::never) return duration::max();
-    return kind_ == kind::after ? value_ : time_point(value_) - now;
+    if (kind_ == kind::after) return value_;
+    if (value_ < duration::zero() && now.time_since_epoch() > duration::zero()) return duration::zero();  // long past; the difference may overflow
+    return time_point(value_) - now;
   }
 
  private:

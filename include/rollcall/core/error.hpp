@@ -166,7 +166,7 @@ inline void append_printable(std::string& out, std::string_view text, std::size_
   }
 }
 
-/// "200 ms", "1.5 s", "300 s": short and exact to a millisecond.
+/// "200 ms", "1500 ms", "12.3 s", "300 s": milliseconds below 10 s, else tenths of a second, cut off.
 inline std::string duration_text(duration d) {
   const std::int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(d).count();
   if (ms > -10'000 && ms < 10'000) return std::to_string(ms) + " ms";

@@ -97,7 +97,7 @@ class line_reader {
   void start() noexcept {
     const int status = uv_read_start(
         reinterpret_cast<uv_stream_t*>(pipe_.get()),
-        [](uv_handle_t* h, std::size_t, uv_buf_t* b) {
+        [](uv_handle_t* h, std::size_t, uv_buf_t* b) noexcept {
           line_reader* self = own::owner_of(h);
           *b = self ? self->room() : uv_buf_init(nullptr, 0);
         },

@@ -127,7 +127,7 @@ class process {
 
   [[nodiscard]] int pid() const noexcept { return child_->pid; }
   [[nodiscard]] bool has_exited() const noexcept { return child_->exited; }
-  /// Sends a signal; false when the child has ended already (its pid may be another's by now).
+  /// Sends a signal; false once the child was reaped (its pid may be another's by now).
   bool kill(int signal) noexcept { return child_->alive() && ::kill(child_->pid, signal) == 0; }
   /// The child's standard output and error, where they are pipes. They end when every holder of the other end is gone, which
   /// may be later than the child's own end when it has children.

@@ -28,7 +28,8 @@ namespace net {
 
 /// A connected byte stream for coroutines: adapts the callback primitive `stream` to read_some, write, shutdown and close.
 ///
-/// Move-only. Reading stops while nobody reads, so a peer that floods fills its own socket, not our memory. One reader and one
+/// Move-only; must outlive its reader and its writer (close() ends them first). A default-constructed one may only be tested, assigned
+/// and destroyed. Reading stops while nobody reads, so a peer that floods fills its own socket, not our memory. One reader and one
 /// writer at a time. Destroying it closes the connection.
 class socket {
  public:
@@ -75,6 +76,7 @@ class socket {
         if (n > 0) sent += static_cast<std::size_t>(n);
         if (broken != 0 || sent == unsent.size()) drop_unsent();
       }
+      if (ending && broken == 0) stream->shutdown();
     }
     void drop_unsent() noexcept {
       std::string().swap(unsent);
@@ -99,6 +101,7 @@ class socket {
     side* writer = nullptr;
     bool reading = false;
     bool ended = false;
+    bool ending = false;  // shutdown() was called
     int status = 0;
     int broken = 0;
   };
@@ -188,7 +191,9 @@ class socket {
 
   /// No more writes: the peer sees the end after what was written.
   void shutdown() noexcept {
-    if (*this) state_->stream->shutdown();
+    if (!*this) return;
+    state_->ending = true;
+    state_->flush();
   }
   /// Closes; a pending read or write completes with errc::closed. Idempotent.
   void close() noexcept {
@@ -318,8 +323,10 @@ class [[nodiscard]] connect_awaiter final : private rollcall::detail::waiter {
   int status_ = 0;
 };
 
-/// Connects to one address, once; no name look-up, no retry (stores do those). errors: refused with the system's reason. cancel: as
-/// if never called. Bound it by with_deadline.
+/// Connects to one address, once; no name look-up, no retry (stores do those). Bound it by with_deadline.
+///
+/// errors    refused with the address and the system's reason.
+/// cancel    as if never called.
 [[nodiscard]] inline connect_awaiter connect(loop& l, socket_address to, socket_options options = {}) {
   return connect_awaiter(l.core(), std::move(to), options);
 }

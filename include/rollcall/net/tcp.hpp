@@ -109,7 +109,10 @@ class tcp_stream final : public stream {
     sink_ = &sink;
     uv_read_start(
         reinterpret_cast<uv_stream_t*>(&uv),
-        [](uv_handle_t* h, std::size_t, uv_buf_t* b) { *b = uv_buf_init(self(h).core->read_slab(), loop_core::slab_bytes); },
+        [](uv_handle_t* h, std::size_t, uv_buf_t* b) noexcept {
+          char* const slab = self(h).core->read_slab();
+          *b = uv_buf_init(slab, slab ? loop_core::slab_bytes : 0);  // without one, libuv reports ENOBUFS
+        },
         [](uv_stream_t* h, ssize_t n, uv_buf_t const* b) noexcept {
           tcp_stream& s = self(h);
           const loop_core::turn t(*s.core);

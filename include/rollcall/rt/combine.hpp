@@ -94,7 +94,8 @@ task<result<await_result_t<A>>> as_result(A awaitable) {
 /// Runs an operation or a task under a limit: when it passes, the awaited is asked to stop, and errc::timed_out is thrown once it
 /// has ended. The awaiting coroutine must have a loop.
 ///
-/// errors    timed_out with the effect the stopped operation reports; its own errors otherwise.
+/// errors    timed_out with the effect the stopped operation reports; its own errors otherwise; invalid where there is no loop.
+/// cancel    passed on to the awaited; then its errc::cancelled.
 template <class A>
 task<await_result_t<A>> with_deadline(A awaitable, deadline limit) {
   const environment env = co_await this_environment();

@@ -33,8 +33,9 @@ driver drive_callback(A awaitable, F callback) {
 
 }  // namespace detail
 
-/// Starts an operation from code that is no coroutine; `callback(result<T>)` is called once, in a later loop turn, on the loop's thread.
-/// The callback must not throw. To be able to stop it, give a token; its source must outlive the operation.
+/// Starts an operation from code that is no coroutine; `callback(result<T>)` is called once, on the loop's thread, never inside this call.
+/// To be able to stop it, give a token; its source must outlive the operation. An exception of the callback, or one of the awaitable that
+/// is no rollcall::error, ends the program: there is nobody to take it.
 template <class A, class F>
   requires std::invocable<F&, result<await_result_t<A>>>
 void start(loop& l, A awaitable, F callback, stop_token stop = {}) {

@@ -76,7 +76,7 @@ class server_core final : private net::detail::accept_sink, private timer_node {
       c.overflow_->unread.clear();
       move(c, state::ending);
     }
-    drain_until_ = core_.now() + options_.drain_within();
+    drain_until_ = deadline(options_.drain_within()).from(core_.now());
     core_.remove_timer(*this);
     sweep();
     if (connections_ == 0) drained_.set();
@@ -137,7 +137,7 @@ class server_core final : private net::detail::accept_sink, private timer_node {
         limiter_.log(core_, log_level::warning, [&] {
           constexpr std::string_view why[] = {"it has not sent VALIDATE", "", "it has sent half a request", "it does not take its replies",
                                               "it does not take its replies"};
-          return "closed " + c.peer_name() + ": " + std::string(why[static_cast<std::size_t>(s)]) + " within " + duration_text(limit);
+          return "closed " + c.peer_name() + ": " + std::string(why[static_cast<std::size_t>(s)]) + " within " + duration_text(draining_ ? std::min(limit, options_.drain_within()) : limit);
         });
         remove(c);
       }

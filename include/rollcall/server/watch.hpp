@@ -21,7 +21,11 @@ class watch_list {
   watch_list() noexcept = default;
   void add(server_watch& w) noexcept { watches_.push_back(w); }
   void tell() noexcept {
-    for (server_watch* w = watches_.empty() ? nullptr : &watches_.front(); w; w = watches_.next(*w)) w->on_served();
+    for (server_watch* w = watches_.empty() ? nullptr : &watches_.front(); w;) {
+      server_watch* const after = watches_.next(*w);  // a watch may leave when it is told; it must not take others off
+      w->on_served();
+      w = after;
+    }
   }
 
  private:

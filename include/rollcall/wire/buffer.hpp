@@ -225,7 +225,11 @@ inline void write_batch::consume(std::size_t n) noexcept {
       ++next_reference_;
     }
   }
-  if (empty()) clear();
+  if (empty()) return clear();
+  if (next_reference_ >= 64 && next_reference_ * 2 >= references_.size()) {  // a batch that never runs empty must not remember all it sent
+    references_.erase(references_.begin(), references_.begin() + static_cast<std::ptrdiff_t>(next_reference_));
+    next_reference_ = 0;
+  }
 }
 
 inline void write_batch::clear() noexcept {

@@ -73,7 +73,7 @@ class acceptor_core final : private rollcall::detail::timer_node {
       unique_fd fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (fd) {
         sink_.on_accept(std::move(fd));
-        if (!poll_) return;
+        if (!uv_is_active(reinterpret_cast<uv_handle_t*>(poll_.get()))) return;  // the sink has suspended us
         continue;
       }
       switch (const int e = errno) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -130,7 +131,11 @@ class loop_core {
     return clock_ ? clock_->now() : time_point(duration(static_cast<std::int64_t>(uv_hrtime())));
   }
   /// Replaces the clock; nullptr brings the real one back. With a clock of its own the loop's timers fire by fire_timers() only.
-  void set_clock(clock_source* c) noexcept { clock_ = c; }
+  void set_clock(clock_source* c) noexcept {
+    clock_ = c;
+    armed_for_ = time_point::max();
+    if (!c && !timers_.empty()) arm_timer(timers_.top().at());
+  }
 
   /// Timers of the same instant fire in the order in which they were added.
   void add_timer(timer_node& t, time_point at) noexcept {
@@ -189,8 +194,9 @@ class loop_core {
 
   /// One read buffer for all streams of the loop: what was read is consumed before the next read, so idle connections need none.
   static constexpr std::size_t slab_bytes = 64 * 1024;
-  [[nodiscard]] char* read_slab() {
-    if (!slab_) slab_ = std::make_unique_for_overwrite<char[]>(slab_bytes);
+  /// nullptr when there is no memory for it.
+  [[nodiscard]] char* read_slab() noexcept {
+    if (!slab_) slab_.reset(new (std::nothrow) char[slab_bytes]);
     return slab_.get();
   }
 

@@ -13,7 +13,7 @@ namespace detail {
 template <class Block>
 void close_and_delete(Block* b) noexcept {
   b->uv.data = b;
-  uv_close(reinterpret_cast<uv_handle_t*>(&b->uv), [](uv_handle_t* h) {
+  uv_close(reinterpret_cast<uv_handle_t*>(&b->uv), [](uv_handle_t* h) noexcept {
     auto* closed = static_cast<Block*>(h->data);
     loop_core* core = closed->core;
     delete closed;
