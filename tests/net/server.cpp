@@ -31,6 +31,15 @@ void counted_release(void* p) noexcept {
 
 void* operator new(std::size_t n) { return counted_allocation(n); }
 void* operator new[](std::size_t n) { return counted_allocation(n); }
+// The address sanitizer has forms of its own of those that do not throw, which would not fit the release below.
+void* operator new(std::size_t n, std::nothrow_t const&) noexcept {
+  try {
+    return counted_allocation(n);
+  } catch (...) {
+    return nullptr;
+  }
+}
+void* operator new[](std::size_t n, std::nothrow_t const& t) noexcept { return operator new(n, t); }
 void operator delete(void* p) noexcept { counted_release(p); }
 void operator delete[](void* p) noexcept { counted_release(p); }
 void operator delete(void* p, std::size_t) noexcept { counted_release(p); }
