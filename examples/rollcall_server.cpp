@@ -1,4 +1,5 @@
 // rollcall-server: serves a store until SIGINT, SIGTERM, or (with --until-eof) the end of its standard input.
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -30,6 +31,12 @@ rc::task<> stop_at_signal(rc::loop& loop, rc::scope& everything) {
 }
 
 rc::task<> stop_at_eof(rc::loop& loop, rc::scope& everything) {
+  // A file or /dev/null has its end behind it; a loop cannot watch one.
+  const uv_handle_type input_is = uv_guess_handle(STDIN_FILENO);
+  if (input_is == UV_FILE || input_is == UV_UNKNOWN_HANDLE) {
+    everything.request_stop();
+    co_return;
+  }
   rc::line_reader input(loop, rc::unique_fd(STDIN_FILENO));
   while (co_await input.next_line()) {
   }
@@ -60,6 +67,8 @@ int main(int argc, char** argv) {
   app.add_flag("--until-eof", until_eof, "end when standard input ends");
   CLI11_PARSE(app, argc, argv);
 
+  // Started without a standard input, the number must not fall to a socket of ours.
+  if (fcntl(STDIN_FILENO, F_GETFD) < 0 && open("/dev/null", O_RDONLY) < 0) return 1;
   set_file_limit(max_files);
   try {
     rc::listener at = rc::listen(rc::listen_options{}.host(host).port(port));

@@ -165,6 +165,16 @@ TEST_CASE("rollcall-server ends with its standard input when it was asked to", "
   CHECK(server.finish() == 0);
 }
 
+TEST_CASE("an input that is a file, a device or closed has its end behind it", "[programs]") {
+  NEEDS_EXAMPLE(program, "rollcall-server");
+  for (char const* input : {"</dev/null", "</proc/self/exe", "<&-"}) {
+    INFO(input);
+    child server({"/bin/sh", "-c", "exec \"$0\" --port 0 --until-eof " + string(input), program});
+    CHECK(server.finish() == 0);
+    CHECK(contains(server.output(), "ready 127.0.0.1:"));
+  }
+}
+
 TEST_CASE("the lessons run and end by themselves", "[programs]") {
   NEEDS_EXAMPLE(hello, "hello");
   NEEDS_EXAMPLE(embed, "embed_in_uv_loop");

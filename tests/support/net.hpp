@@ -54,7 +54,7 @@ using std::string_view;
 /// Ends the program, with the name of the case, when a case hangs where no coroutine can be stopped any more.
 class watchdog {
  public:
-  explicit watchdog(string name, std::chrono::seconds limit = 60s) : name_(std::move(name)), thread_([this, limit] { watch(limit); }) {}
+  explicit watchdog(string name, std::chrono::seconds limit = 120s) : name_(std::move(name)), thread_([this, limit] { watch(limit); }) {}
   watchdog(watchdog const&) = delete;
   watchdog& operator=(watchdog const&) = delete;
   ~watchdog() {
@@ -101,8 +101,8 @@ inline void expect_nothing_left(rc::loop& l) {
 
 /// Runs `f(loop)`, a task, on a fresh loop to its end, for `limit` at the most; nothing may be left of it then.
 template <class F>
-void on_loop(F f, std::chrono::seconds limit = 25s) {
-  const watchdog dog(current_case(), limit * 2);
+void on_loop(F f, std::chrono::seconds limit = 60s) {
+  const watchdog dog(current_case(), limit + 60s);
   rc::loop l;
   std::exception_ptr thrown;
   try {

@@ -26,9 +26,13 @@ class line_reader {
  public:
   static constexpr std::size_t longest_line = 65536;  ///< bytes; a longer line is delivered in pieces of this size
 
-  /// Reads from `fd`, a pipe, a socket or a terminal, which it owns from here.
+  /// Reads from `fd`, a pipe, a socket or a terminal, which it owns from here. errors: invalid for a file or a device; io.
   line_reader(loop& l, unique_fd fd) : line_reader(l.core(), std::move(fd)) {}
   line_reader(detail::loop_core& core, unique_fd fd) : core_(core), bytes_(new char[capacity]) {
+    // What epoll cannot watch, libuv would abort on.
+    const uv_handle_type kind = uv_guess_handle(fd.get());
+    if (kind == UV_FILE || kind == UV_UNKNOWN_HANDLE)
+      throw error(errc::invalid, "read lines", "descriptor " + std::to_string(fd.get()) + " is a file, a device or closed, not a pipe, a socket or a terminal");
     int status = pipe_.open(core, this, [](uv_loop_t* l, uv_pipe_t* h) { return uv_pipe_init(l, h, 0); });
     if (status == 0) status = uv_pipe_open(pipe_.get(), fd.get());
     if (status != 0) throw error(errc::io, "read lines", uv_strerror(status));
