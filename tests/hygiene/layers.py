@@ -121,7 +121,7 @@ def problems_of(root):
                 problems.append(f'{h.name}: defines the macro {macro}; ours begin with ROLLCALL_')
         for name in re.findall(r'\b(?:struct|class|enum|union|using|namespace|concept)\s+((?:uv|UV)_\w+)\s*[{:=]', h.code):
             problems.append(f'{h.name}: defines {name}; that prefix is libuv\'s')
-        for word, name in re.findall(r'\b(\w+)\s*>?[*&]*\s+((?:uv|UV)_\w+)\s*[({=;\[,]', h.code):
+        for word, name in re.findall(r'\b([A-Za-z_]\w*>?)[*&]*\s+((?:uv|UV)_\w+)\s*[({=;\[,]', h.code):
             if word not in NOT_A_TYPE:
                 problems.append(f'{h.name}: defines {name}; that prefix is libuv\'s')
     done = set()
@@ -136,7 +136,8 @@ GOOD = {
     'core/a.hpp': '#include "../version.hpp"\n#include <string>\n// #include <uv.h>, uv_close(h)\n',
     'rt/detail/handle.hpp': '#include <uv.h>\n#include "../../core/a.hpp"\ninline void f(uv_handle_t* h) { uv_close(h, nullptr); }\n',
     'rt/loop.hpp': '#include <rollcall/rt/detail/handle.hpp>\n#include <mutex>\nstruct uv_loop_s;\nclass l { uv_loop_t* uv_; };\n'
-                   'inline int g() { return uv_hrtime(); }\ninline char const* t = "#define X uv_close(";\n',
+                   'inline int g() { return uv_hrtime(); }\n'
+                   'inline bool h(uv_loop_t* l) { return uv_loop_alive(l) == 0 && uv_backend_timeout(l) == 0; }\ninline char const* t = "#define X uv_close(";\n',
     'client.hpp': '#include "rt/loop.hpp"\n#include "detail/client.ipp"\n',
     'detail/client.ipp': '#include "../client.hpp"\n#include "../rt/loop.hpp"\n',
 }

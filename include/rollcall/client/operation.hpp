@@ -60,7 +60,7 @@ class store_op : private waiter, private engine::exchange, private timer_node {
   std::int64_t number_ = 0;
 
  private:
-  enum class phase : unsigned char { unsent, fenced, one_reply, probing, checking, fetching, waiting, autopsy };
+  enum class phase : unsigned char { unsent, fenced, one_reply, probing, checking, fetching, confirming, waiting, autopsy };
   static constexpr std::size_t autopsy_keys = 64;
   static constexpr std::chrono::milliseconds autopsy_time{100};
   static constexpr std::size_t preemptible_bytes = 4096;
@@ -197,12 +197,18 @@ class store_op : private waiter, private engine::exchange, private timer_node {
         if (phase_ == phase::probing && number_ == 0) return absent();
         number_ = 1;
         bytes_.assign(fetches_many() ? r.body : r.bytes);
-        return end();
+        return confirm();
       case phase::checking:
         if (r.number != wire::check_ready) return absent();
-        phase_ = phase::fetching;
-        guarded([this] { fetch(); });
+        guarded([this] {  // a wait may hold the tail of the lane by now
+          if (take(client_->command_lane(), phase::fetching)) fetch();
+        });
         return client_->request_flush();
+      case phase::confirming:
+        missing_ |= r.bytes == absent_key ? 1U : r.bytes.empty() ? 0U : 2U;
+        if (engine::exchange::engaged()) return;
+        if (missing_ == 0) return end();
+        return std::exchange(missing_, 0) & 1U ? absent() : on_done();
       case phase::autopsy:
         asked_ |= std::uint64_t{1} << index;
         if (r.number != wire::check_ready) missing_ |= std::uint64_t{1} << index;
@@ -213,6 +219,7 @@ class store_op : private waiter, private engine::exchange, private timer_node {
       case phase::waiting: return;
     }
   }
+  void confirm() noexcept;
   void absent() noexcept {
     if (kind_ == op_kind::find) {
       number_ = 0;
@@ -222,7 +229,7 @@ class store_op : private waiter, private engine::exchange, private timer_node {
     client_->request_flush();
   }
   void on_done() noexcept override {
-    if (kind_ != op_kind::get && kind_ != op_kind::multi_get) return end();
+    if (kind_ != op_kind::get && kind_ != op_kind::multi_get && phase_ != phase::confirming) return end();
     guarded([this] {
       if (client_->info().is_rollcall) return probe();
       phase_ = phase::fetching;
@@ -238,7 +245,7 @@ class store_op : private waiter, private engine::exchange, private timer_node {
   void expire() noexcept {
     guarded([this] {
       if (phase_ == phase::autopsy) return conclude();
-      if (phase_ != phase::waiting || key_count() <= 1 || !lane_->ready()) return fail(errc::timed_out, {});
+      if (phase_ != phase::waiting || key_count() <= 1 || !lane_->ready() || std::exchange(expired_, true)) return fail(errc::timed_out, {});
       // Which of the keys are missing? Asked on the connection that waited, up to a tenth of a second.
       phase_ = phase::autopsy;
       lane_->session().cancel(*this);
@@ -307,25 +314,8 @@ class store_op : private waiter, private engine::exchange, private timer_node {
   phase phase_ = phase::unsent;
   bool active_ = false;
   bool left_behind_ = false;
+  bool expired_ = false;
 };
-
-inline failure store_op::describe(errc code, std::string detail) const {
-  std::uint64_t unknown = 0;
-  failure f(code, to_string(kind_));
-  for_each_key([&](std::uint64_t i, std::string_view key) {
-    if (phase_ == phase::autopsy) {
-      const bool answered = i < autopsy_keys && (asked_ >> i & 1) != 0;
-      if (answered && (missing_ >> i & 1) == 0) return;
-      if (!answered) ++unknown;
-    }
-    f.with_key(as_user_wrote(key));
-  });
-  if (unknown > 0) detail = "whether " + std::to_string(unknown) + " of them exist could not be learnt";
-  f.with_peer(client_->endpoint()).with_times(core() ? core()->now() - begun_ : duration(-1), limit_.length(begun_));
-  // What is staged on a connection goes out with its next write, also when nobody waits for it any more.
-  if (changes_something() && (engine::exchange::written() || engine::exchange::engaged() || left_behind_)) f.with_effect(effect::unknown);
-  return f.with_detail(std::move(detail));
-}
 
 }  // namespace detail
 
@@ -397,3 +387,5 @@ template <class T>
 
 }  // namespace v0
 }  // namespace rollcall
+
+#include "detail/operation.ipp"

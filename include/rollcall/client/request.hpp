@@ -38,6 +38,18 @@ class request_bytes {
   std::string far_;
 };
 
+/// What nobody stores: COMPARE_SET(key, this, this) changes nothing, and answers this only where the key is missing (protocol 4.1).
+inline constexpr std::string_view absent_key("\0rollcall:none\0\0", 16);
+/// The two values of that request, as they are sent.
+[[nodiscard]] inline std::string absent_twice() {
+  std::string bytes(2 * (8 + absent_key.size()), '\0');
+  for (std::size_t at = 0; at < bytes.size(); at += bytes.size() / 2) {
+    bytes[at] = static_cast<char>(absent_key.size());
+    bytes.replace(at + 8, absent_key.size(), absent_key);
+  }
+  return bytes;
+}
+
 enum class op_kind : unsigned char {
   set, get, find, add, check, wait, delete_key, num_keys, compare_set, append, multi_get, multi_set, fetch, multi_fetch
 };
