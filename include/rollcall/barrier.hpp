@@ -1,93 +1,211 @@
 #pragma once
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "barrier/roll_call.hpp"
+#include "barrier/run.hpp"
+#include "barrier/store_based.hpp"
 #include "core/error.hpp"
-#include "rt/combine.hpp"
+#include "rt/event.hpp"
 #include "rt/loop.hpp"
 #include "rt/task.hpp"
 
 namespace rollcall {
 inline namespace v0 {
 
-namespace detail {
+/// How a barrier behaves. Chain the setters: `barrier_options{}.attempt(1)`.
+class barrier_options {
+ public:
+  barrier_options() noexcept = default;
 
-template <class Store>
-task<> store_based_barrier_task(Store store, std::string group, int rank, int world, deadline limit, duration interval) {
-  loop_core& core = store.core();
-  const time_point begun = core.now();
-  const time_point until = limit.from(begun);
-  const std::string key = "store_based_barrier_key:" + group;
-  const std::string last_key = key + ":last_worker";
-  const auto left = [&] { return until == time_point::max() ? duration::max() : until - core.now(); };
-  const auto timed_out = [&](std::int64_t joined, std::string_view why) {
-    failure f(errc::timed_out, "store_based_barrier",
-              "Timed out initializing process group in store based barrier on rank " + std::to_string(rank) + ", for key: " + key +
-                  " (world_size=" + std::to_string(world) + ", num_workers_joined=" + std::to_string(joined) +
-                  ", timeout=" + duration_text(limit.length(begun)) + " error=" + std::string(why) + ")");
-    return error(f.with_key(key).with_effect(effect::applied).with_times(core.now() - begun, limit.length(begun)));
-  };
+  /// How often this rank's process was restarted: a higher number than others makes theirs superseded. Default 0.
+  barrier_options& attempt(int n) noexcept { return attempt_ = n, *this; }
+  /// Time between two calls of progress(), at least 1 ms. Default 10 s, as the reference has it.
+  barrier_options& logging_interval(duration d) noexcept { return interval_ = d, *this; }
+  /// Called while arrive_and_wait() waits: how many arrivals the generation has, of how many. One read of the count each time. It is
+  /// called on the loop's thread; what it throws ends that arrive_and_wait().
+  barrier_options& progress(std::function<void(std::int64_t arrived, int world)> f) { return progress_ = std::move(f), *this; }
 
-  if (world < 1 || rank < 0 || rank >= world)
-    throw error(errc::invalid, "store_based_barrier",
-                "rank " + std::to_string(rank) + " is not in 0.." + std::to_string(world - 1) + " (world size " + std::to_string(world) + ")");
-  const auto look_at = [&](std::int64_t joined) {
-    if (joined <= world) return;
-    // The reference would wait for ever here: nobody sees the count equal the world size any more (field log F30).
-    failure f(errc::failed, "store_based_barrier",
-              key + " counts " + std::to_string(joined) + " arrivals in a world of " + std::to_string(world) +
-                  ": the name is used a second time, or by another job");
-    throw error(f.with_key(key).with_effect(effect::applied));
-  };
-  co_await with_deadline(store.add(key, 1), until);
-  core.log(log_level::debug, "Added key: " + key + " to store for rank: " + std::to_string(rank));
-  std::int64_t joined = co_await with_deadline(store.add(key, 0), until);
-  look_at(joined);
-  if (joined == world) co_await with_deadline(store.set(last_key, "1"), until);
-  for (;;) {
-    const duration step = std::min(interval, left());
-    try {
-      co_await store.wait(last_key, step);
-      break;
-    } catch (error const& e) {
-      if (e.code() != errc::timed_out) throw;
-    }
-    // Past the limit a tenth of a second is left for the count that the error tells.
-    const time_point counted_by = left() > duration::zero() ? until : core.now() + std::chrono::milliseconds(100);
-    const result<std::int64_t> count = co_await as_result(with_deadline(store.add(key, 0), counted_by));
-    if (count) joined = *count;
-    if (!count && count.error().code() != errc::timed_out) throw error(count.shared());
-    look_at(joined);
-    core.log(log_level::debug, "Waiting in store based barrier to initialize process group for " + duration_text(core.now() - begun) +
-                                   " rank: " + std::to_string(rank) + ", key: " + key + " (world_size=" + std::to_string(world) +
-                                   ", num_workers_joined=" + std::to_string(joined) + ", timeout=" + duration_text(limit.length(begun)) + ")");
-    if (left() <= duration::zero()) throw timed_out(joined, "wait timeout after " + duration_text(step) + ", keys: " + last_key);
-  }
-  core.log(log_level::info, "Rank " + std::to_string(rank) + ": Completed store-based barrier for key:" + key + " with " +
-                                std::to_string(world) + " nodes.");
-}
+  /// Tells two objects of one process apart; 0: random. Given by simulations, which repeat themselves.
+  barrier_options& nonce(std::uint64_t n) noexcept { return nonce_ = n, *this; }
 
-}  // namespace detail
+  [[nodiscard]] std::uint64_t nonce() const { return nonce_ != 0 ? nonce_ : std::random_device()(); }
+  [[nodiscard]] int attempt() const noexcept { return attempt_; }
+  [[nodiscard]] duration logging_interval() const noexcept { return interval_; }
+  [[nodiscard]] std::function<void(std::int64_t, int)> const& progress() const noexcept { return progress_; }
 
-/// The reference's barrier of process groups: the same keys and messages, so that PyTorch ranks and ours may meet in one
-/// (rendezvous 6.1). A group name serves once; it counts the missing, and cannot name them.
+ private:
+  int attempt_ = 0;
+  std::uint64_t nonce_ = 0;
+  duration interval_ = std::chrono::seconds(10);
+  std::function<void(std::int64_t, int)> progress_;
+};
+static_assert(await_safe<barrier_options>);
+
+/// A barrier ended otherwise than with everybody there. Its code is errc::failed.
+class barrier_error : public error {
+ public:
+  barrier_error(failure f, roll_call::verdict v) : error(std::move(f)), verdict_(std::move(v)) {}
+
+  [[nodiscard]] barrier_verdict kind() const noexcept { return verdict_.kind; }
+  /// With barrier_verdict::missing: the ranks that had not arrived, ascending. Of very many that follow no pattern only the first
+  /// 32 KiB of text are known; missing_count() is exact.
+  [[nodiscard]] std::vector<int> missing() const { return roll_call::ranks_in(verdict_.missing); }
+  [[nodiscard]] int missing_count() const noexcept { return verdict_.missing_count; }
+  /// The attempt that decided.
+  [[nodiscard]] int attempt() const noexcept { return verdict_.attempt; }
+
+ private:
+  roll_call::verdict verdict_;
+};
+
+class tcp_store;
+
+/// A meeting of all ranks of a job in a store: it ends the same way for every one of them, and says who is missing.
 ///
-/// limit     over all steps. Unlike the reference's it holds to the millisecond: each wait lasts min(interval, time left).
-/// interval  between two looks at the count; 10 s or (10 + world / 1000) s, whichever is longer, unless given.
-/// errors    timed_out with the joined and expected counts; failed when more arrived than the world has; invalid for a rank outside
-///           0..world-1; whatever the store's operations throw.
-/// cancel    the arrival stays counted.
+///   rollcall::barrier everyone{store, "init", rank, world};
+///   co_await everyone.arrive_and_wait(5min);                     // throws "1 of 8 missing: 3"
+///
+/// Passed any number of times: by one object, by fresh objects of the same name, after a restart with a higher attempt. The store
+/// keeps the number of the generation under `{name}/generation`, and what belongs to generation g under `{name}/{g}/`; old ones are
+/// deleted. Works with every server of the protocol, PyTorch's included. One generation costs a member 5 requests, a fresh object 6;
+/// the deciding ones some more. Copies of `store` in one process are one process to it. Pass `store` by value: any store will do
+/// that has tcp_store's operations. One loop's thread only. The object may go before its calls do.
+template <class Store = tcp_store>
+class barrier {
+ public:
+  /// errors    invalid, at once, for a rank outside 0..world-1, a world outside 1..16777216, a negative attempt.
+  barrier(Store store, std::string_view name, int rank, int world, barrier_options options = {}) {
+    if (world < 1 || world > roll_call::max_world || rank < 0 || rank >= world || options.attempt() < 0)
+      throw error(failure(errc::invalid, "barrier",
+                          "rank " + std::to_string(rank) + " of world size " + std::to_string(world) + ", attempt " +
+                              std::to_string(options.attempt()) + ": the world has 1.." + std::to_string(roll_call::max_world) +
+                              " ranks, counted from 0; attempts count from 0")
+                      .with_key(name));
+    const roll_call::arrival self(rank, world, options.attempt(), store.identity());
+    state_ = std::make_shared<state>(std::move(store), name, self, options.nonce());
+    state_->interval = std::max<duration>(options.logging_interval(), std::chrono::milliseconds(1));
+    state_->progress = options.progress();
+  }
+
+  /// Arrives, and waits until the generation has its verdict.
+  ///
+  /// limit     the first limit of a member that passes decides for all. A member has 0.5 s past its own to learn the verdict.
+  /// errors    barrier_error, code failed: who is missing, which rank came twice, what abort() said, that this attempt is superseded.
+  ///           timed_out: the verdict is unknown, because the server did not answer in time. What the store's operations throw, at
+  ///           once, when the server is lost. invalid when another call on this object is waiting.
+  /// cancel    completes in that loop turn; the arrival stays counted. So it does after timed_out. Calling again goes on in the same
+  ///           generation without arriving again.
+  [[nodiscard]] task<> arrive_and_wait(deadline limit = std::chrono::seconds(300)) { return arrive_task(state_, limit); }
+
+  /// Decides the generation this member is in, or would enter next, against everyone: all get "rank 17: reason". Returns whether that
+  /// is the verdict now; false where there was one before.
+  ///
+  /// reason    at most 1024 bytes are kept.
+  /// errors    what the store's operations throw, timed_out.
+  /// cancel    completes in that loop turn; the effect is unknown.
+  [[nodiscard]] task<bool> abort(std::string_view reason, deadline limit = std::chrono::seconds(10)) {
+    return abort_task(state_, std::string(reason), limit);
+  }
+
+  /// The ranks that have not arrived in the current generation, ascending; for progress bars. Costs the server O(world) bytes.
+  ///
+  /// errors    what the store's operations throw.
+  [[nodiscard]] task<std::vector<int>> missing() { return missing_task(state_); }
+
+  /// The generation this member is in or enters next; none while it has not read it from the store.
+  [[nodiscard]] std::optional<std::int64_t> generation() const noexcept { return state_->member.generation(); }
+
+ private:
+  using state = detail::barrier_state<Store>;
+  using state_ptr = std::shared_ptr<state>;
+  using run = detail::barrier_run<Store>;
+
+  static failure describe(state const& s, errc code, std::string detail, time_point begun, deadline limit) {
+    failure f(code, "barrier", std::move(detail));
+    f.with_key(s.name).with_times(s.store.core().now() - begun, limit.length(begun));
+    if (code != errc::failed && s.member.arrived()) f.with_effect(effect::applied);
+    return f;
+  }
+  static std::string where(state const& s) {
+    roll_call::member const& m = s.member;
+    std::string text = "rank " + std::to_string(m.self().rank) + " of " + std::to_string(m.self().world);
+    if (m.arrived()) text += " has arrived in generation " + std::to_string(*m.generation()) + " and stays counted";
+    return text;
+  }
+
+  static task<> arrive_task(state_ptr s, deadline limit) {
+    const time_point begun = s->store.core().now();
+    if (s->run) throw error(describe(*s, errc::invalid, "another call on this barrier is waiting", begun, limit));
+    roll_call::verdict v;
+    {
+      run now(*s, limit.from(begun));
+      now.arrive();
+      try {
+        co_await now.over();
+      } catch (error const& e) {
+        if (e.code() != errc::cancelled) throw;
+        throw error(describe(*s, errc::cancelled, where(*s), begun, limit));
+      }
+      if (!now.has_verdict())
+        throw error(describe(*s, errc::timed_out, "the verdict is unknown: the server did not answer in time; " + where(*s), begun, limit));
+      v = s->member.take();
+      ++s->verdicts;
+      s->decided_itself = s->member.decided_itself();
+    }
+    if (v.kind == barrier_verdict::ok) co_return;
+    failure f = describe(*s, errc::failed, roll_call::explain(v), begun, limit);
+    throw barrier_error(std::move(f), std::move(v));
+  }
+
+  static task<bool> abort_task(state_ptr s, std::string reason, deadline limit) {
+    const time_point begun = s->store.core().now();
+    const time_point until = limit.from(begun);
+    while (s->run) {
+      // The call that is waiting does it, and takes the verdict.
+      const bool in_time = !s->member.done();
+      const std::uint64_t before = s->verdicts;
+      if (in_time) s->run->abort(reason);
+      co_await s->idle.wait();
+      if (in_time && s->verdicts > before) co_return s->decided_itself;
+    }
+    run now(*s, until);
+    now.abort(std::move(reason));
+    co_await now.over();
+    if (!now.has_verdict())
+      throw error(
+          describe(*s, errc::timed_out, "whether the abort took effect is unknown: the server did not answer in time", begun, limit));
+    static_cast<void>(s->member.take());
+    co_return s->member.decided_itself();
+  }
+
+  static task<std::vector<int>> missing_task(state_ptr s) {
+    roll_call::arrival const& self = s->member.self();
+    std::int64_t g = 0;
+    if (const auto known = s->member.generation()) {
+      g = *known;
+    } else {
+      g = co_await s->store.add(s->name + "/" + key_of(roll_call::request(roll_call::request::kind::number, 0)), 0);
+    }
+    const std::string key = s->name + "/" + key_of(roll_call::request(roll_call::request::kind::arrived, g));
+    const std::optional<std::string> text = co_await s->store.find(key);
+    std::string_view there;
+    if (text) there = *text;
+    co_return roll_call::ranks_in(roll_call::absent(there, self.attempt, self.world));
+  }
+
+  state_ptr state_;
+};
 template <class Store>
-[[nodiscard]] task<> store_based_barrier(Store const& store, std::string_view group, int rank, int world, deadline limit,
-                                         duration interval = duration::zero()) {
-  if (interval <= duration::zero())
-    interval = std::max<duration>(std::chrono::seconds(10), std::chrono::milliseconds(10'000 + std::int64_t{world}));
-  return detail::store_based_barrier_task(store, std::string(group), rank, world, limit, interval);
-}
+barrier(Store, std::string_view, int, int, barrier_options = {}) -> barrier<Store>;
 
 }  // namespace v0
 }  // namespace rollcall
