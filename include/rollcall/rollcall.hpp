@@ -2,6 +2,7 @@
 /// Everything, for programs. The library's own headers include what they need.
 
 #include "barrier.hpp"
+#include "collectives.hpp"
 #include "net/process.hpp"
 #include "net/resolve.hpp"
 #include "net/signal.hpp"
@@ -17,4 +18,5 @@
 #include "rt/task.hpp"
 #include "rt/timer.hpp"
 #include "server.hpp"
+#include "stores/create.hpp"
 #include "stores/tcp.hpp"

@@ -14,6 +14,26 @@
 namespace rollcall {
 inline namespace v0 {
 
+class create_options;
+
+namespace detail {
+
+/// The share of a server that the handles of one store hold; ends with the last of them.
+class store_owner {
+ public:
+  store_owner() noexcept = default;
+  store_owner(store_owner const&) = delete;
+  store_owner& operator=(store_owner const&) = delete;
+  virtual ~store_owner() = default;
+  [[nodiscard]] virtual bool serves() const noexcept = 0;
+  [[nodiscard]] virtual task<> drain(client_ptr client, deadline limit) = 0;
+};
+using owner_ptr = std::shared_ptr<store_owner>;
+
+class creation;
+
+}  // namespace detail
+
 /// A client of one store server: a cheap handle that may be copied; the connection closes with the last handle and operation.
 ///
 /// Every operation encodes its request before it returns, so what it was given may die then, and is sent when it is awaited, spawned
@@ -51,6 +71,10 @@ class tcp_store {
     c->stand_on(std::move(further), identity);
     return over_task(std::move(c), std::move(s), limit);
   }
+
+  /// The reference's constructor: serves if this process is the master, connects, registers, and the master waits for the others.
+  /// Include <rollcall/stores/create.hpp>, which describes it.
+  [[nodiscard]] static inline task<tcp_store> create(loop& l, std::string_view host, int port, create_options const& options);
 
   /// Stores `value` (at most 8 MiB) under `key`; completes when the server has applied it. effect unknown once it was sent.
   [[nodiscard]] operation<void> set(std::string_view key, std::string_view value) const {
@@ -155,6 +179,18 @@ class tcp_store {
     return op;
   }
 
+  /// For a store that owns its server (create() with is_master): serves on until all other clients have disconnected, or `limit` has
+  /// passed; then this store gives its server up, which ends with its last owner. Who leaves last by this cuts nobody off. At once for
+  /// a store that owns no server, and for one that shares it with another owner.
+  ///
+  /// limit     measured on the loop clock (1 ms). Ends within 20 ms after the last of the others has gone.
+  /// errors    timed_out, with how many are still connected; the server ends nevertheless. closed when it was given up before.
+  /// cancel    as if never called: the server goes on.
+  /// lifetime  what was connected by the call counts; the store is closed afterwards.
+  [[nodiscard]] task<> drain(deadline limit) const { return drain_task(owner_, client_, limit); }
+  /// Whether a server lives in this process as long as this store, or a copy of it, does.
+  [[nodiscard]] bool owns_server() const noexcept { return owner_ && owner_->serves(); }
+
   /// Closes the connection; pending and later operations fail with errc::closed. Idempotent, does not suspend.
   void close() const { client_->close(); }
   /// False once the store was closed or its connection lost.
@@ -173,7 +209,10 @@ class tcp_store {
   static constexpr std::string_view prefix = "/";  // the client's, not the server's (protocol 1)
   static constexpr std::size_t max_keys = 131072;   // in one request (protocol 6)
 
-  explicit tcp_store(detail::client_ptr c) noexcept : client_(std::move(c)) {}
+  explicit tcp_store(detail::client_ptr c, detail::owner_ptr o = {}) noexcept : client_(std::move(c)), owner_(std::move(o)) {}
+  static task<> drain_task(detail::owner_ptr owner, detail::client_ptr client, deadline limit) {
+    if (owner) co_await owner->drain(std::move(client), limit);
+  }
   static task<tcp_store> connect_task(detail::loop_core* core, std::string host, int port, deadline limit, client_options options,
                                       resolve_fn resolver) {
     detail::client_ptr c = co_await detail::connect_client(core, std::move(host), port, limit, options, std::move(resolver));
@@ -233,7 +272,9 @@ class tcp_store {
     return op;
   }
 
+  friend class detail::creation;
   detail::client_ptr client_;
+  detail::owner_ptr owner_;
 };
 static_assert(await_safe<tcp_store>);
 

@@ -1,0 +1,200 @@
+#pragma once
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "../../core/error.hpp"
+#include "../../core/ranges.hpp"
+#include "../../engine/store.hpp"
+#include "../../rt/event.hpp"
+#include "../../server/server_core.hpp"
+
+namespace rollcall {
+inline namespace v0 {
+namespace detail {
+
+/// Counts the workers, like the reference (protocol 11); in wire form, without the '/' that users' keys have.
+inline constexpr std::string_view worker_count_key = "init/";
+/// Who the workers are. Only rollcall's clients write it, and only on rollcall's servers, which neither count nor list keys that begin
+/// with 0x00 and on which no user's key can look like that: PyTorch's clients see the keys they expect.
+inline constexpr std::string_view worker_records_key("\0reg", 4);
+
+/// One worker's registration. On the wire: "rank/world/attempt/identity/where,", appended to worker_records_key.
+class worker_record {
+ public:
+  worker_record() noexcept = default;
+  std::int64_t rank = -1;
+  std::int64_t world = 0;
+  std::int64_t attempt = 0;
+  std::uint64_t identity = 0;
+  std::string_view where;
+
+  /// "pid 4711 on node7", for errors: nothing depends on it.
+  [[nodiscard]] static std::string this_process() {
+    char host[256] = "";
+    if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+    std::string s = "pid " + std::to_string(::getpid()) + " on ";
+    append_printable(s, host, 64);
+    std::replace_if(s.begin(), s.end(), [](char c) { return c == ',' || c == '/'; }, '?');
+    return s;
+  }
+  [[nodiscard]] std::string text() const {
+    return std::to_string(rank) + '/' + std::to_string(world) + '/' + std::to_string(attempt) + '/' + std::to_string(identity) + '/' +
+           std::string(where) + ',';
+  }
+  /// Reads one record without its comma.
+  [[nodiscard]] static std::optional<worker_record> parse(std::string_view s) noexcept {
+    worker_record r;
+    if (!number(s, r.rank) || !number(s, r.world) || !number(s, r.attempt) || !number(s, r.identity)) return std::nullopt;
+    r.where = s;
+    return r;
+  }
+
+ private:
+  template <class N>
+  static bool number(std::string_view& s, N& n) noexcept {
+    const auto [end, wrong] = std::from_chars(s.data(), s.data() + s.size(), n);
+    if (wrong != std::errc() || end == s.data() + s.size() || *end != '/') return false;
+    s.remove_prefix(static_cast<std::size_t>(end - s.data()) + 1);
+    return true;
+  }
+};
+
+/// The members of one job, as far as they have said who they are. The highest attempt counts; what older ones left is forgotten.
+class worker_roll {
+ public:
+  explicit worker_roll(std::int64_t world) noexcept : world_(world) {}
+
+  /// Takes in what was appended since the last call; `records` is the whole value.
+  void read(std::string_view records) {
+    if (records.size() < read_) *this = worker_roll(world_);
+    for (std::size_t end = 0; (end = records.find(',', read_)) != records.npos; read_ = end + 1) {
+      ++records_;
+      if (const auto r = worker_record::parse(records.substr(read_, end - read_))) take(*r);
+    }
+  }
+  /// What makes this no job at all: one rank twice, two world sizes; "" while all is well.
+  [[nodiscard]] std::string const& problem() const noexcept { return problem_; }
+
+  /// How many have joined when worker_count_key says `count`: those known by rank, and the rest.
+  [[nodiscard]] std::int64_t joined(std::int64_t count) const noexcept { return known() + unknown(count); }
+  [[nodiscard]] std::int64_t unknown(std::int64_t count) const noexcept { return std::max<std::int64_t>(0, count - records_); }
+
+  /// "37 of 64 joined after 30 s: missing 3, 17-42". Who joined without a rank is counted, and the text says so.
+  [[nodiscard]] std::string missing_text(std::int64_t count, std::string_view after) const {
+    std::string s = std::to_string(joined(count)) + " of " + std::to_string(world_) + " joined";
+    if (!after.empty()) s.append(" after ").append(after);
+    if (known() == 0) return s + "; none has told its rank (PyTorch's do not), so who is missing is not known";
+    const std::string absent = absent_text();
+    if (unknown(count) == 0) return s + ": missing " + absent;
+    return s + ", " + std::to_string(unknown(count)) + " of them without a rank (PyTorch's tell none): the " +
+           std::to_string(world_ - joined(count)) + " that are missing are among " + absent;
+  }
+
+ private:
+  class member {
+   public:
+    member(std::uint64_t i, std::string_view w) : identity(i), where(w) {}
+    std::uint64_t identity;
+    std::string where;
+  };
+  [[nodiscard]] std::int64_t known() const noexcept { return static_cast<std::int64_t>(members_.size()); }
+
+  void take(worker_record const& r) {
+    if (r.attempt < attempt_) return;
+    if (r.attempt > attempt_) {
+      attempt_ = r.attempt;
+      members_.clear();
+      problem_.clear();
+    }
+    if (r.world != world_) {
+      if (problem_.empty())
+        problem_ = "rank " + std::to_string(r.rank) + " (" + printable(r.where) + ") counts a world of " + std::to_string(r.world) +
+                   ", not of " + std::to_string(world_) + ": two jobs on one port";
+      return;
+    }
+    if (r.rank < 0 || r.rank >= world_) return;
+    const auto [at, fresh] = members_.try_emplace(r.rank, r.identity, r.where);
+    if (fresh || at->second.identity == r.identity || !problem_.empty()) return;
+    problem_ = "rank " + std::to_string(r.rank) + " registered twice: by " + printable(at->second.where) + " and by " + printable(r.where);
+  }
+  static std::string printable(std::string_view where) {
+    std::string s;
+    append_printable(s, where, 100);
+    return s;
+  }
+  [[nodiscard]] std::string absent_text() const {
+    ranges_text text;
+    std::int64_t next = 0;
+    for (auto const& m : members_) {
+      if (m.first > next) text.add(next, m.first - 1);
+      next = m.first + 1;
+    }
+    if (next < world_) text.add(next, world_ - 1);
+    return text.take();
+  }
+
+  std::int64_t world_;
+  std::int64_t attempt_ = 0;
+  std::int64_t records_ = 0;
+  std::size_t read_ = 0;
+  std::map<std::int64_t, member> members_;
+  std::string problem_;
+};
+
+/// The owner's view of who has joined its server: looks after every batch of requests, in the process, so that nobody polls and a
+/// worker that knows nothing of rollcall counts as well.
+class registration_watch final : private server_watch {
+ public:
+  /// `shared`: several rounds of one world may register here (multi_tenant), so a larger count is no error.
+  registration_watch(loop_core& core, server_core& server, std::int64_t world, bool shared) noexcept
+      : server_(server), world_(world), shared_(shared), roll_(world), decided_(&core) {
+    server.watches().add(*this);
+    on_served();
+  }
+  [[nodiscard]] event::waiting decided() noexcept { return decided_.wait(); }
+  /// Why this can never be complete; "" when it is.
+  [[nodiscard]] std::string const& problem() const noexcept { return problem_; }
+  [[nodiscard]] std::string missing_text(std::string_view after) const { return roll_.missing_text(count_, after); }
+
+ private:
+  void on_served() noexcept override {
+    if (decided_.is_set()) return;
+    try {
+      look();
+    } catch (std::exception const&) {
+      // No memory: looked at again after the next request, or told by the limit.
+    }
+  }
+  void look() {
+    count_ = 0;
+    if (const auto n = server_.store().peek(worker_count_key)) static_cast<void>(engine::detail::parse_number(*n, count_));
+    if (const auto records = server_.store().peek(worker_records_key)) roll_.read(*records);
+    problem_ = roll_.problem();
+    const std::int64_t joined = roll_.joined(count_);
+    if (problem_.empty() && joined > world_ && !shared_)
+      problem_ =
+          std::to_string(joined) + " joined a world of " + std::to_string(world_) + ": two jobs on one port, or a process registered twice";
+    if (joined >= world_ || !problem_.empty()) decided_.set();
+  }
+
+  server_core& server_;
+  std::int64_t world_;
+  bool shared_;
+  std::int64_t count_ = 0;
+  worker_roll roll_;
+  std::string problem_;
+  event decided_;
+};
+
+}  // namespace detail
+}  // namespace v0
+}  // namespace rollcall
