@@ -32,6 +32,7 @@ struct job {
   std::string host = "127.0.0.1";
   int port = 0;
   std::optional<int> listen_fd;
+  bool serves = false;
   int runs = 10;
   std::chrono::duration<double> timeout{300};
 
@@ -40,7 +41,9 @@ struct job {
     rank = number_from_environment("RANK", 0, world - 1);
     port = number_from_environment("MASTER_PORT", 1, 65535);
     if (char const* h = std::getenv("MASTER_ADDR"); h && *h) host = h;
-    if (rank == 0 && std::getenv("ROLLCALL_LISTEN_FD")) listen_fd = number_from_environment("ROLLCALL_LISTEN_FD", 0, 1 << 20);
+    char const* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");  // "True": the launcher serves
+    serves = rank == 0 && !(agent && std::string_view(agent) == "True");
+    if (serves && std::getenv("ROLLCALL_LISTEN_FD")) listen_fd = number_from_environment("ROLLCALL_LISTEN_FD", 0, 1 << 20);
   }
 };
 
@@ -71,7 +74,7 @@ rc::task<> meet(rc::loop& loop, job j) {
 
 rc::task<> rank_main(rc::loop& loop, job j) {
   rc::scope server(loop);
-  if (j.rank == 0) {
+  if (j.serves) {
     rc::listener at;
     if (j.listen_fd) {
       at = rc::listener::adopt(*j.listen_fd, j.port);
