@@ -1,23 +1,43 @@
-// barrier: one rank of a job whose ranks meet through a store. Rank 0 serves it, on the descriptor its launcher hands over
-// (ROLLCALL_LISTEN_FD) or on MASTER_ADDR:MASTER_PORT. Every rank publishes an address, reads its neighbour's, passes barriers.
+// barrier: one rank of a job whose ranks meet through a store, pass barriers, and say who is missing when somebody stays away.
+// Rank 0 serves the store, on the descriptor its launcher hands over (ROLLCALL_LISTEN_FD) or on MASTER_ADDR:MASTER_PORT, and leaves last.
+#include <unistd.h>
+
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <fmt/format.h>
+#include <exception>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <rollcall/rollcall.hpp>
 #include <string>
+#include <string_view>
+#include <vector>
 
 using namespace std::chrono_literals;
 namespace rc = rollcall;
 
 namespace {
 
+constexpr int usage_error = 2;
+constexpr char const* help_footer =
+    "Kinds of barrier:\n"
+    "  roll         rollcall's own: one name, any number of times; all ranks get the same verdict, which names the missing.\n"
+    "  store-based  PyTorch's, with a fresh name each round, as a new process group has: a true meeting each time. It counts.\n"
+    "  seed         PyTorch's with one name again and again, as benchmarks of it do: from the second round on nobody waits for anybody,\n"
+    "               it is three requests. To compare figures with such benchmarks.\n"
+    "With the last two, ranks start through tcp_store::create, the twin of PyTorch's constructor: rank 0's init time is how long it takes\n"
+    "until all have joined. With roll a first barrier takes its place, so that everybody learns who is missing.";
+
 /// A whole number from the environment; an error that names the variable and its value otherwise.
-int number_from_environment(char const* name, int low, int high) {
+int number_from_environment(char const* name, int low, int high, std::optional<int> otherwise = std::nullopt) {
   char const* text = std::getenv(name);
-  if (!text || !*text) throw rc::error(rc::errc::invalid, "environment", fmt::format("{} is not set; run this under rollcall-run", name));
+  if (!text || !*text) {
+    if (otherwise) return *otherwise;
+    throw rc::error(rc::errc::invalid, "environment", fmt::format("{} is not set; run this under rollcall-run", name));
+  }
   int value = 0;
   char const* end = text + std::string_view(text).size();
   const auto parsed = std::from_chars(text, end, value);
@@ -33,60 +53,180 @@ struct job {
   int port = 0;
   std::optional<int> listen_fd;
   bool serves = false;
+  int attempt = 0;
   int runs = 10;
+  std::string kind = "roll";
+  bool fresh = false;
+  std::optional<int> absent;
   std::chrono::duration<double> timeout{300};
+  std::chrono::duration<double> interval{10};
+  bool json = false;
 
   void read_environment() {
     world = number_from_environment("WORLD_SIZE", 1, 1 << 24);
     rank = number_from_environment("RANK", 0, world - 1);
     port = number_from_environment("MASTER_PORT", 1, 65535);
+    attempt = number_from_environment("ROLLCALL_ATTEMPT", 0, 1 << 30, 0);
     if (char const* h = std::getenv("MASTER_ADDR"); h && *h) host = h;
     char const* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");  // "True": the launcher serves
     serves = rank == 0 && !(agent && std::string_view(agent) == "True");
     if (serves && std::getenv("ROLLCALL_LISTEN_FD")) listen_fd = number_from_environment("ROLLCALL_LISTEN_FD", 0, 1 << 20);
+    if (absent && *absent >= world)
+      throw rc::error(rc::errc::invalid, "--absent", fmt::format("rank {} is not in 0..{} (WORLD_SIZE={})", *absent, world - 1, world));
   }
+  [[nodiscard]] rc::deadline limit() const { return timeout; }
+  [[nodiscard]] bool stays_away() const { return absent == rank; }
+};
+
+/// What one rank has to tell; told as a line for people as soon as it is known, or as one JSON object at the end.
+class report {
+ public:
+  explicit report(job const& j) : json_(j.json) {
+    all_["rank"] = j.rank;
+    all_["world_size"] = j.world;
+    all_["kind"] = j.kind;
+    all_["runs"] = j.runs;
+  }
+  template <class T>
+  void add(char const* name, T const& value) {
+    all_[name] = value;
+  }
+  void line(std::string const& text) const {
+    if (!json_) print(text);
+  }
+  void end() const {
+    if (json_) print(all_.dump());
+  }
+
+ private:
+  static void print(std::string const& text) {
+    std::fputs((text + "\n").c_str(), stdout);
+    std::fflush(stdout);
+  }
+  bool json_;
+  nlohmann::ordered_json all_;
 };
 
 double seconds(rc::duration d) { return std::chrono::duration<double>(d).count(); }
 
-void say(std::string const& line) {
-  std::fputs((line + "\n").c_str(), stdout);
-  std::fflush(stdout);
-}
-
-rc::task<> meet(rc::loop& loop, job j) {
+/// Shows whom a barrier waits for, once it has waited for a while: a bar that moves on a terminal, a line now and then elsewhere.
+rc::task<> show_progress(rc::loop& loop, rc::barrier<>& b, int world, std::chrono::duration<double> line_interval) {
+  const bool terminal = isatty(STDERR_FILENO) == 1;
+  const rc::duration interval = terminal ? rc::duration(200ms) : rc::saturate(line_interval);
   const rc::time_point begun = loop.now();
-  const rc::deadline limit = j.timeout;
-  rc::tcp_store store = co_await rc::tcp_store::connect(loop, j.host, j.port, limit, rc::client_options{}.timeout(limit));
-  co_await store.set(fmt::format("addr/{}", j.rank), fmt::format("{}#{}", j.host, j.rank));
-  const std::string neighbour = co_await store.get(fmt::format("addr/{}", (j.rank + 1) % j.world));
-  co_await rc::store_based_barrier(store, "init", j.rank, j.world, limit);
-  say(fmt::format("rank={}, world_size={}: store init in {:.6f} s (neighbour at {})", j.rank, j.world, seconds(loop.now() - begun), neighbour));
-
-  const rc::time_point first = loop.now();
-  for (int run = 0; run < j.runs; ++run) co_await rc::store_based_barrier(store, fmt::format("run-{}", run), j.rank, j.world, limit);
-  if (j.runs > 0) say(fmt::format("rank={}: mean of {} barriers: {:.6f} s", j.rank, j.runs, seconds(loop.now() - first) / j.runs));
-
-  // Rank 0 leaves last: it serves the others.
-  if (co_await store.add("left", 1) == j.world) co_await store.set("all_left", "1");
-  if (j.rank == 0) co_await store.wait("all_left", limit);
+  std::optional<std::int64_t> looked_at;
+  for (;;) {
+    co_await rc::sleep_for(interval);
+    const std::optional<std::int64_t> generation = b.generation();
+    const bool is_same = generation && generation == looked_at;
+    looked_at = generation;
+    if (!is_same) {
+      if (terminal) fmt::print(stderr, "\r\x1b[K");
+      continue;
+    }
+    const std::vector<int> missing = co_await b.missing();
+    const int arrived = world - static_cast<int>(missing.size());
+    const std::string text = fmt::format("{}/{}, waiting for {}", arrived, world, rc::ranges_of(missing));
+    if (terminal) {
+      constexpr int width = 30;
+      const auto done = static_cast<std::size_t>(std::int64_t{width} * arrived / world);
+      fmt::print(stderr, "\r\x1b[K[{:<{}}] {}", std::string(done, '#'), width, text);
+    } else {
+      fmt::print(stderr, "after {:.0f} s: {}\n", seconds(loop.now() - begun), text);
+    }
+    std::fflush(stderr);
+  }
 }
 
-rc::task<> rank_main(rc::loop& loop, job j) {
-  rc::scope server(loop);
-  if (j.serves) {
-    rc::listener at;
-    if (j.listen_fd) {
-      at = rc::listener::adopt(*j.listen_fd, j.port);
-    } else {
-      at = rc::listen(rc::listen_options{}.host(j.host).port(j.port));
-    }
-    server.spawn(rc::serve(loop, std::move(at)));
+/// What comes before and after each barrier of one kind.
+class meeting {
+ public:
+  meeting(job const& j, rc::tcp_store const& store) : job_(j), store_(store) {
+    if (j.kind == "roll") begin_roll();
   }
-  rc::result<void> met = co_await rc::as_result(meet(loop, j));
-  server.request_stop();
-  co_await server.join();
-  met.value();
+  [[nodiscard]] rc::barrier<>* roll() { return roll_ ? &*roll_ : nullptr; }
+  rc::task<> pass(int round) {
+    if (roll_) {
+      if (job_.fresh && round > 0) begin_roll();
+      co_await roll_->arrive_and_wait(job_.limit());
+    } else if (job_.kind == "store-based") {
+      co_await rc::store_based_barrier(store_, fmt::format("run-{}", round), job_.rank, job_.world, job_.limit());
+    } else {
+      co_await pass_again();
+    }
+  }
+
+ private:
+  void begin_roll() { roll_.emplace(store_, "everyone", job_.rank, job_.world, rc::barrier_options{}.attempt(job_.attempt)); }
+
+  /// The requests of PyTorch's barrier, under one name for all rounds. Not store_based_barrier(), which refuses that: a name used twice
+  /// is two jobs on one store.
+  rc::task<> pass_again() {
+    const std::string key = "store_based_barrier_key:seed";
+    const std::string last_key = key + ":last_worker";
+    co_await store_.add(key, 1);
+    const std::int64_t joined = co_await store_.add(key, 0);
+    if (joined == job_.world) co_await store_.set(last_key, "1");
+    co_await store_.wait(last_key, job_.limit());
+  }
+
+  job const& job_;
+  rc::tcp_store const& store_;
+  std::optional<rc::barrier<>> roll_;
+};
+
+rc::task<> meet(rc::loop& loop, job const& j, rc::tcp_store const& store, rc::time_point begun, report& said) {
+  meeting all(j, store);
+  rc::scope progress(loop);
+  if (j.rank == 0 && all.roll()) progress.spawn(show_progress(loop, *all.roll(), j.world, j.interval));
+  std::exception_ptr failed;
+  try {
+    co_await store.set(fmt::format("addr/{}", j.rank), fmt::format("{}#{}", j.host, j.rank));
+    if (j.kind == "roll") co_await all.pass(0);
+    const rc::duration init = loop.now() - begun;
+    const std::string neighbour = co_await store.get(fmt::format("addr/{}", (j.rank + 1) % j.world));
+    said.add("init_seconds", seconds(init));
+    said.add("neighbour", neighbour);
+    said.line(fmt::format("rank={}, world_size={}: store init in {:.6f} s (neighbour at {})", j.rank, j.world, seconds(init), neighbour));
+
+    const rc::time_point first = loop.now();
+    for (int run = 0; run < j.runs; ++run) co_await all.pass(1 + run);
+    const double mean = j.runs > 0 ? seconds(loop.now() - first) / j.runs : 0;
+    if (j.runs > 0) {
+      said.add("barrier_mean_seconds", mean);
+      said.line(fmt::format("rank={}: mean of {} barriers: {:.6f} s", j.rank, j.runs, mean));
+    }
+    if (all.roll()) said.add("generation", all.roll()->generation().value_or(-1));
+    if (j.json && j.rank == 0) said.add("keys", co_await store.num_keys());
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  progress.request_stop();
+  static_cast<void>(co_await rc::as_result(progress.join()));
+  if (failed) std::rethrow_exception(failed);
+}
+
+rc::task<> rank_main(rc::loop& loop, job const& j, report& said) {
+  const rc::time_point begun = loop.now();
+  rc::create_options how;
+  how.world_size(j.world).rank(j.rank).attempt(j.attempt).is_master(j.serves).listen_fd(j.listen_fd).timeout(j.limit());
+  how.wait_for_workers(j.kind != "roll");
+  rc::tcp_store store = co_await rc::tcp_store::create(loop, j.host, j.port, how);
+  std::exception_ptr failed;
+  try {
+    if (j.stays_away()) {
+      co_await rc::sleep_for(rc::saturate(j.timeout));  // it serves the others
+    } else {
+      co_await meet(loop, j, store, begun, said);
+    }
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  // Whoever serves leaves last. After a failure the others get the time they need to learn of it.
+  const rc::deadline patience = failed ? rc::deadline(std::min<std::chrono::duration<double>>(j.timeout, 5s)) : j.limit();
+  const rc::result<void> drained = co_await rc::as_result(store.drain(patience));
+  if (failed) std::rethrow_exception(failed);
+  drained.value();
 }
 
 }  // namespace
@@ -95,20 +235,54 @@ int main(int argc, char** argv) {
   CLI::App app("One rank of a job: meets the others in a store and passes barriers. Reads RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.");
   job j;
   double timeout = 300;
-  app.add_option("--runs", j.runs, "barriers to pass after the start")->capture_default_str()->check(CLI::NonNegativeNumber);
-  app.add_option("--timeout", timeout, "seconds for each step")->capture_default_str()->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argc, argv);
+  double interval = 10;
+  app.add_option("--runs", j.runs, "Barriers to pass after the start")->capture_default_str()->check(CLI::NonNegativeNumber);
+  app.add_option("--kind", j.kind, "Which barrier")->capture_default_str()->check(CLI::IsMember({"roll", "store-based", "seed"}));
+  app.add_option("--absent", j.absent, "The rank that stays away")->check(CLI::NonNegativeNumber)->type_name("R");
+  app.add_flag("--fresh", j.fresh, "A fresh object for each round of roll, under the same name");
+  app.add_option("--timeout", timeout, "Seconds for each step")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--interval", interval, "Seconds between two lines that say whom rank 0 waits for; a terminal shows a bar")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--json", j.json, "Say everything as one JSON object, at the end");
+  app.footer(help_footer);
+  try {
+    app.parse(argc, argv);
+  } catch (CLI::ParseError const& e) {
+    return app.exit(e) == 0 ? EXIT_SUCCESS : usage_error;
+  }
   j.timeout = std::chrono::duration<double>(timeout);
+  j.interval = std::chrono::duration<double>(interval);
+
+  std::optional<report> said;
+  const auto fail = [&](std::string_view code, std::string_view text, std::vector<int> const& missing = {}) {
+    fmt::print(stderr, "barrier: rank {}: {}\n", j.rank, text);
+    if (!said) return EXIT_FAILURE;
+    said->add("error", nlohmann::ordered_json{{"code", code}, {"message", text}, {"missing", missing}});
+    said->end();
+    return EXIT_FAILURE;
+  };
   try {
     j.read_environment();
-    rc::loop loop;
-    loop.log_to([&](rc::log_level l, std::string_view line) {
-      if (l >= rc::log_level::warning) fmt::print(stderr, "rank {}: {}\n", j.rank, line);
-    });
-    rc::sync_wait(loop, rank_main(loop, j));
+    said.emplace(j);
+    if (j.stays_away()) {
+      said->line(fmt::format("rank={} stays away", j.rank));
+      said->add("absent", true);
+    }
+    if (!j.stays_away() || j.serves) {
+      rc::loop loop;
+      loop.log_to([&](rc::log_level l, std::string_view line) {
+        if (l >= rc::log_level::warning) fmt::print(stderr, "rank {}: {}\n", j.rank, line);
+      });
+      rc::sync_wait(loop, rank_main(loop, j, *said));
+    }
+    said->end();
+  } catch (rc::barrier_error const& e) {
+    return fail(rc::to_string(rc::errc::failed), e.what(), e.missing());
+  } catch (rc::error const& e) {
+    return fail(rc::to_string(e.code()), e.what());
   } catch (std::exception const& e) {
-    fmt::print(stderr, "barrier: rank {}: {}\n", j.rank, e.what());
-    return 1;
+    return fail("internal", e.what());
   }
-  return 0;
+  return EXIT_SUCCESS;
 }

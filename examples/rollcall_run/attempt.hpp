@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
 #include <cstdlib>
 #include <deque>
 #include <optional>
+#include <rollcall/core/ranges.hpp>
 #include <rollcall/net/process.hpp>
 #include <rollcall/posix/listener.hpp>
 #include <rollcall/rt/combine.hpp>
@@ -62,26 +62,12 @@ class rank {
   std::optional<rc::exit_status> ended_;
 };
 
-/// "0-2,4-7" for ascending numbers.
-inline std::string ranges(std::vector<int> const& numbers) {
-  std::string text;
-  for (std::size_t i = 0; i < numbers.size();) {
-    std::size_t last = i;
-    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
-    if (!text.empty()) text += ',';
-    text += std::to_string(numbers[i]);
-    if (last > i) text += '-' + std::to_string(numbers[last]);
-    i = last + 1;
-  }
-  return text;
-}
-
-/// "ranks 0-2,4-7 were killed by SIGTERM"
+/// "ranks 0-2, 4-7 were killed by SIGTERM"
 inline std::string how_they_ended(std::vector<int> const& ranks, rc::exit_status how) {
   if (ranks.size() == 1) return fmt::format("rank {} {}", ranks.front(), rc::to_string(how));
   std::string text = rc::to_string(how);
   if (text.starts_with("was ")) text.replace(0, 3, "were");
-  return fmt::format("ranks {} {}", ranges(ranks), text);
+  return fmt::format("ranks {} {}", rc::ranges_of(ranks), text);
 }
 
 class attempt {
@@ -123,7 +109,7 @@ class attempt {
     for (rank& r : ranks_)
       if (!r.process().has_exited()) running.push_back(r.number());
     if (running.empty()) return;
-    say(fmt::format("still running: {}; sent {}", ranges(running), rc::signal_name(signal)));
+    say(fmt::format("still running: {}; sent {}", rc::ranges_of(running), rc::signal_name(signal)));
     pass_on(signal);
   }
 

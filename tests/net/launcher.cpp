@@ -400,7 +400,7 @@ TEST_CASE("the summary names all ranks by how they ended, and the last lines of 
   child job(
       shell_job(launcher, {"-n", "8"}, "[ $RANK = 3 ] || exit 0; i=0; while [ $i -lt 30 ]; do echo line $i; i=$((i + 1)); done; exit 7"));
   CHECK(job.finish() == 7);
-  CHECK(has_line(job.errors(), "rollcall-run:   ranks 0-2,4-7 exited with status 0"));
+  CHECK(has_line(job.errors(), "rollcall-run:   ranks 0-2, 4-7 exited with status 0"));
   CHECK(has_line(job.errors(), "rollcall-run:   rank 3 exited with status 7"));
   CHECK(contains(job.errors(), "rank 3 failed first; its last lines:\n  [3] line 20\n"));
   CHECK(count_with(job.errors(), "  [3] line ") == 10);
@@ -425,9 +425,9 @@ TEST_CASE("ranks that hang after a failure are ended when the grace is over", "[
       shell_job(launcher, {"-n", "4", "--grace", "0.2"}, "trap '' TERM; echo $$; [ $RANK = 2 ] && exit 6; sleep 600 & wait; sleep 600"));
   CHECK(job.finish() == 6);
   CHECK(clock_type::now() - begun < 15s);  // 0.2 s to SIGTERM, at least 1 s more to SIGKILL
-  CHECK(has_line(job.errors(), "rollcall-run: still running: 0-1,3; sent SIGTERM"));
-  CHECK(has_line(job.errors(), "rollcall-run: still running: 0-1,3; sent SIGKILL"));
-  CHECK(has_line(job.errors(), "rollcall-run:   ranks 0-1,3 were killed by SIGKILL"));
+  CHECK(has_line(job.errors(), "rollcall-run: still running: 0-1, 3; sent SIGTERM"));
+  CHECK(has_line(job.errors(), "rollcall-run: still running: 0-1, 3; sent SIGKILL"));
+  CHECK(has_line(job.errors(), "rollcall-run:   ranks 0-1, 3 were killed by SIGKILL"));
 }
 
 TEST_CASE("ranks that ignore a signal get SIGKILL some time after the second", "[launcher]") {

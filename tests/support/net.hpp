@@ -431,6 +431,14 @@ class child {
     pid_ = 0;
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   }
+  /// Whether it says `part`, on either output, before it ends or `limit` passes. What it has said stays there.
+  [[nodiscard]] bool says(string_view part, std::chrono::milliseconds limit = 60s) {
+    const auto until = std::chrono::steady_clock::now() + limit;
+    const auto has = [&](string const& text) { return text.find(part) != text.npos; };
+    while (!has(said_) && !has(complaints_))
+      if (!more_of_both(until)) return false;
+    return true;
+  }
   [[nodiscard]] string const& output() const { return said_; }
   [[nodiscard]] string const& errors() const { return complaints_; }
 

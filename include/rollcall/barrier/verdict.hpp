@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../core/error.hpp"
+#include "../core/ranges.hpp"
 
 namespace rollcall {
 inline namespace v0 {
@@ -82,17 +83,16 @@ class rank_range {
   int last = 0;
 };
 
-/// Appends "17, 96-97" with the given separator; stops before a range that would make it longer than `limit` bytes. Whether all fit.
-inline bool append_ranges(std::string& out, std::vector<rank_range> const& ranges, std::string_view separator, std::size_t limit) {
+/// Appends "17,96-97"; stops before a range that would make it longer than `limit` bytes.
+inline void append_ranges(std::string& out, std::vector<rank_range> const& ranges, std::size_t limit) {
   const std::size_t start = out.size();
   for (rank_range const& r : ranges) {
-    std::string one = out.size() > start ? std::string(separator) : std::string();
+    std::string one = out.size() > start ? "," : "";
     one += std::to_string(r.first);
     if (r.last > r.first) one += "-" + std::to_string(r.last);
-    if (out.size() - start + one.size() > limit) return false;
+    if (out.size() - start + one.size() > limit) return;
     out += one;
   }
-  return true;
 }
 /// Reads "17,96-97": ascending, below `world`. Stops at the first thing that is not.
 [[nodiscard]] inline std::vector<rank_range> read_ranges(std::string_view text, int world) {
@@ -144,15 +144,24 @@ class verdict {
   return listed == v.missing_count;
 }
 
+[[nodiscard]] inline std::string missing_text(verdict const& v) {
+  rollcall::detail::ranges_text text;
+  std::int64_t unlisted = v.missing_count;
+  for (rank_range const& r : v.missing) {
+    text.add(r.first, r.last);
+    unlisted -= r.last - r.first + 1;
+  }
+  if (unlisted > 0) text.more(unlisted);
+  return text.take();
+}
+
 /// For people: "3 of 4096 missing: 17, 96-97". At most about 1200 bytes.
 [[nodiscard]] inline std::string explain(verdict const& v) {
   std::string s;
   switch (v.kind) {
     case barrier_verdict::ok: return "all arrived";
     case barrier_verdict::missing:
-      s = std::to_string(v.missing_count) + " of " + std::to_string(v.world) + " missing: ";
-      if (!append_ranges(s, v.missing, ", ", 1024)) s += ", ...";
-      return s;
+      return std::to_string(v.missing_count) + " of " + std::to_string(v.world) + " missing: " + missing_text(v);
     case barrier_verdict::superseded: return "superseded by attempt " + std::to_string(v.attempt);
     case barrier_verdict::passed_by:
       return "the others passed this generation, and another process stood for this rank; give a restarted one a higher attempt";
@@ -176,7 +185,7 @@ inline constexpr std::size_t max_reason_bytes = 1024;
   s += ' ';
   if (v.kind == barrier_verdict::missing) {
     s += std::to_string(v.missing_count) + "/" + std::to_string(v.world) + " ";
-    append_ranges(s, v.missing, ",", max_ranges_bytes);
+    append_ranges(s, v.missing, max_ranges_bytes);
   } else {
     s += std::string_view(v.text).substr(0, max_reason_bytes);
   }

@@ -26,6 +26,8 @@ class ranges_text {
     last_ = last;
   }
   void add(std::int64_t number) { add(number, number); }
+  /// There are `n` more, nobody knows which.
+  void more(std::int64_t n) noexcept { unwritten_ += n; }
   [[nodiscard]] std::string take() {
     write();
     if (unwritten_ > 0) text_ += ", and " + std::to_string(unwritten_) + " more";
@@ -53,5 +55,14 @@ class ranges_text {
 };
 
 }  // namespace detail
+
+/// "3, 17-42" for ascending numbers; past 1 KiB only how many there are besides.
+template <class Numbers>
+[[nodiscard]] std::string ranges_of(Numbers const& numbers) {
+  detail::ranges_text text;
+  for (std::int64_t n : numbers) text.add(n);
+  return text.take();
+}
+
 }  // namespace v0
 }  // namespace rollcall
