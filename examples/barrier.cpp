@@ -6,6 +6,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -14,6 +16,7 @@
 #include <rollcall/rollcall.hpp>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 using namespace std::chrono_literals;

@@ -5,6 +5,7 @@
 //   every process inherits the launcher's mark in its environment: also those that left the group (setsid, daemons) are found by it
 // While it lives the launcher kills, itself; when it is killed, a guard does, a process that waits for nothing but that.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>

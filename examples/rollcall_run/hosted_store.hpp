@@ -1,6 +1,8 @@
 #pragma once
 // The store of --host-store. It has a thread and a loop of its own: whoever does not read the launcher's output holds up the launcher, and
 // with it the ranks' lines, but never the store.
+#include <fmt/format.h>
+
 #include <atomic>
 #include <cstdint>
 #include <exception>

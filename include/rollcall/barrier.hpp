@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -13,6 +14,8 @@
 #include "barrier/roll_call.hpp"
 #include "barrier/run.hpp"
 #include "barrier/store_based.hpp"
+#include "core/bytes.hpp"
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "rt/event.hpp"
 #include "rt/loop.hpp"

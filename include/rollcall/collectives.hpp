@@ -2,12 +2,14 @@
 #include <algorithm>
 #include <chrono>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "core/bytes.hpp"
 #include "core/error.hpp"
 #include "core/ranges.hpp"
 #include "rt/combine.hpp"

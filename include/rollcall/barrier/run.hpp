@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -14,6 +13,7 @@
 #include "../core/error.hpp"
 #include "../rt/combine.hpp"
 #include "../rt/event.hpp"
+#include "../rt/loop.hpp"
 #include "../rt/scope.hpp"
 #include "roll_call.hpp"
 

@@ -1,15 +1,18 @@
 #pragma once
-#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "../core/bytes.hpp"
 #include "../posix/listener.hpp"
+#include "../rt/combine.hpp"
 #include "../server/options.hpp"
 #include "detail/hosting.hpp"
 #include "detail/roll.hpp"

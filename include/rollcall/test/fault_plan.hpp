@@ -1,5 +1,4 @@
 #pragma once
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>

@@ -1,4 +1,5 @@
 #pragma once
+#include <sys/uio.h>
 #include <uv.h>
 
 #include <algorithm>
@@ -9,7 +10,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "../net/stream.hpp"

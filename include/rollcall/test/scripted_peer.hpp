@@ -1,4 +1,6 @@
 #pragma once
+#include <sys/uio.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <deque>

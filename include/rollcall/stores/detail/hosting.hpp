@@ -3,13 +3,15 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <exception>
 #include <random>
 #include <string>
 #include <utility>
 
 #include "../../posix/listener.hpp"
 #include "../../rt/combine.hpp"
+#include "../../rt/event.hpp"
+#include "../../rt/scope.hpp"
 #include "../../rt/timer.hpp"
 #include "../../server/server_core.hpp"
 #include "../tcp.hpp"

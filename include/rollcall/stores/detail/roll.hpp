@@ -3,13 +3,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
+#include <system_error>
 
 #include "../../core/error.hpp"
 #include "../../core/ranges.hpp"
