@@ -17,6 +17,7 @@
 #include "core/bytes.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "rt/combine.hpp"
 #include "rt/event.hpp"
 #include "rt/loop.hpp"
 #include "rt/task.hpp"
@@ -113,7 +114,8 @@ class barrier {
   /// is the verdict now; false where there was one before.
   ///
   /// reason    at most 1024 bytes are kept.
-  /// errors    what the store's operations throw, timed_out.
+  /// limit     to learn whether it is, and at most 0.5 s more; also while another call on this object waits, which then goes on.
+  /// errors    what the store's operations throw; timed_out, effect unknown.
   /// cancel    completes in that loop turn; the effect is unknown.
   [[nodiscard]] task<bool> abort(std::string_view reason, deadline limit = std::chrono::seconds(10)) {
     return abort_task(state_, std::string(reason), limit);
@@ -137,6 +139,10 @@ class barrier {
     f.with_key(s.name).with_times(s.store.core().now() - begun, limit.length(begun));
     if (code != errc::failed && s.member.arrived()) f.with_effect(effect::applied);
     return f;
+  }
+  static error abort_unknown(state const& s, time_point begun, deadline limit) {
+    failure f = describe(s, errc::timed_out, "whether the abort took effect is unknown: the server did not answer in time", begun, limit);
+    return error(f.with_effect(effect::unknown));
   }
   static std::string where(state const& s) {
     roll_call::member const& m = s.member;
@@ -177,15 +183,15 @@ class barrier {
       const bool in_time = !s->member.done();
       const std::uint64_t before = s->verdicts;
       if (in_time) s->run->abort(reason);
-      co_await s->idle.wait();
+      const result<void> idle = co_await as_result(with_deadline(s->idle.wait(), until));
+      if (!idle && idle.code() == errc::timed_out) throw abort_unknown(*s, begun, limit);
+      if (!idle) throw error(idle.shared());
       if (in_time && s->verdicts > before) co_return s->decided_itself;
     }
     run now(*s, until);
     now.abort(std::move(reason));
     co_await now.over();
-    if (!now.has_verdict())
-      throw error(
-          describe(*s, errc::timed_out, "whether the abort took effect is unknown: the server did not answer in time", begun, limit));
+    if (!now.has_verdict()) throw abort_unknown(*s, begun, limit);
     static_cast<void>(s->member.take());
     co_return s->member.decided_itself();
   }

@@ -544,6 +544,25 @@ TEST_CASE("no answer within half a second past the limit: the verdict is unknown
   });
 }
 
+TEST_CASE("abort keeps its limit also while another call on the object waits for a silent server", "[barrier]") {
+  on_loop([](hall& h) -> rc::task<> {
+    rc::tcp_store s = co_await h.store();
+    rc::barrier b{mute_store(s), "job", 0, 1};
+    rc::scope group(h.loop);
+    group.spawn(b.arrive_and_wait(60s));  // its count is full: it judges, and is not told who arrived
+    co_await s.wait("job/0/count", 20s);
+    const rc::time_point begun = h.loop.now();
+    const rc::result<bool> r = co_await rc::as_result(b.abort("enough", 50ms));
+    REQUIRE_FALSE(r.has_value());
+    CHECK(r.error().code() == rc::errc::timed_out);
+    CHECK(r.error().effect() == rc::effect::unknown);
+    CHECK(contains(r.error().message(), "whether the abort took effect is unknown"));
+    CHECK(h.loop.now() - begun < 20s);
+    group.request_stop();
+    co_await group.join();
+  });
+}
+
 TEST_CASE("ranks and worlds that can never work are refused before any request", "[barrier]") {
   on_loop([](hall& h) -> rc::task<> {
     rc::tcp_store s = co_await h.store();
