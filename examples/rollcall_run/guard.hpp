@@ -53,12 +53,13 @@ inline void kill_marked(std::string const& id) {
   };
   for (int round = 0; round < 100; ++round) {  // a process that dies in the kernel shows its environment for a moment longer
     bool found = false;
-    std::error_code none;
-    for (std::filesystem::directory_entry const& entry : std::filesystem::directory_iterator("/proc", none)) {
-      const std::string name = entry.path().filename().string();
+    std::error_code none;  // this runs in a destructor
+    const std::filesystem::directory_iterator end;
+    for (std::filesystem::directory_iterator entry("/proc", none); entry != end; entry.increment(none)) {
+      const std::string name = entry->path().filename().string();
       int pid = 0;
       std::from_chars(name.data(), name.data() + name.size(), pid);
-      if (pid > 1 && pid != getpid() && is_marked(entry.path())) found |= ::kill(pid, SIGKILL) == 0;
+      if (pid > 1 && pid != getpid() && is_marked(entry->path())) found |= ::kill(pid, SIGKILL) == 0;
     }
     if (!found) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -197,11 +197,10 @@ inline constexpr std::size_t max_reason_bytes = 1024;
   if (space == s.npos || name == std::end(verdict_names)) return std::nullopt;
   verdict v(static_cast<barrier_verdict>(name - std::begin(verdict_names)));
   s.remove_prefix(space + 1);
-  const std::size_t token = s.find(' ');
-  if (!take_number(s, ' ', v.attempt) || v.attempt < 0 || token == s.npos) return std::nullopt;
-  const std::size_t payload = s.find(' ');
-  if (payload == s.npos) return std::nullopt;
-  s.remove_prefix(payload + 1);
+  if (!take_number(s, ' ', v.attempt) || v.attempt < 0) return std::nullopt;
+  const std::size_t token_end = s.find(' ');
+  if (token_end == s.npos) return std::nullopt;
+  s.remove_prefix(token_end + 1);
   if (v.kind == barrier_verdict::missing) {
     if (!take_number(s, '/', v.missing_count) || !take_number(s, ' ', v.world) || v.world < 1 || v.world > max_world) return std::nullopt;
     v.missing = read_ranges(s, v.world);
