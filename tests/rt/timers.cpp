@@ -295,6 +295,9 @@ TEST_CASE("durations of every kind become deadlines, and none wraps around") {
   CHECK(half.from(now) == now + 500ms);
   CHECK(rc::deadline(std::chrono::duration<double, std::milli>(0.25)).from(now) == now + 250us);
   CHECK(rc::deadline(std::chrono::duration<float>(2.0F)).from(now) == now + 2s);
+  CHECK(rc::deadline(rc::time_point(1s)).is_point());
+  CHECK(!rc::deadline(1s).is_point());
+  CHECK(!rc::deadline(rc::time_point::max()).is_point());
   CHECK(rc::deadline(1e300 * 1s).is_never());
   CHECK(rc::deadline(std::chrono::years(1000)).is_never());
   CHECK(rc::deadline(std::chrono::duration<double>(std::numeric_limits<double>::infinity())).is_never());

@@ -53,6 +53,8 @@ class deadline {
   [[nodiscard]] static constexpr deadline never() noexcept { return deadline(duration::max()); }
 
   [[nodiscard]] constexpr bool is_never() const noexcept { return kind_ == kind::never; }
+  /// Whether it is a point on the loop clock, which passes once for all operations.
+  [[nodiscard]] constexpr bool is_point() const noexcept { return kind_ == kind::at; }
 
   /// The point this limit means when counted from `now`; time_point::max() for never.
   [[nodiscard]] constexpr time_point from(time_point now) const noexcept {

@@ -38,7 +38,8 @@ class create_options {
   /// Whether to register, and for the master to return only when all have. Default true. As in the reference, false means that this
   /// process does not register at all (protocol 11; seen with PyTorch 2.13).
   create_options& wait_for_workers(bool on) noexcept { return wait_for_workers_ = on, *this; }
-  /// Serve on this descriptor, bound or listening already, instead of binding one. Taken over on success only.
+  /// Serve on this descriptor, bound or listening already, instead of binding one. Until the server stands it is the caller's (also where
+  /// a tenant's server is shared instead); then it is closed with the server, also when create() fails later.
   create_options& listen_fd(std::optional<int> fd) noexcept { return listen_fd_ = fd, *this; }
   /// False asks for the blocking server, which is not there yet: errc::unsupported where this process is the master. Default true.
   create_options& use_libuv(bool on) noexcept { return use_libuv_ = on, *this; }
@@ -64,8 +65,8 @@ class create_options {
   [[nodiscard]] deadline timeout() const noexcept { return timeout_; }
   [[nodiscard]] std::optional<std::string> const& bind() const noexcept { return bind_; }
   [[nodiscard]] client_options client() const noexcept {
-    const bool point = !timeout_.is_never() && timeout_.from(time_point()) == timeout_.from(time_point(std::chrono::nanoseconds(1)));
-    return client_ ? *client_ : point ? client_options() : client_options().timeout(timeout_);
+    if (client_) return *client_;
+    return timeout_.is_point() ? client_options() : client_options().timeout(timeout_);
   }
   [[nodiscard]] serve_options const& serve() const noexcept { return serve_; }
   [[nodiscard]] resolve_fn const& resolver() const noexcept { return resolver_; }
@@ -144,9 +145,9 @@ class creation {
         server = shared();  // another tenant may have been quicker while a name was resolved
         if (!server) throw;
       }
-      if (!server) server = &here.serve(*core, std::move(at), o.serve(), o.multi_tenant());
       if (const std::string w = o.world_size() ? backlog_warning(static_cast<std::size_t>(*o.world_size())) : ""; !w.empty())
         core->log(log_level::warning, w);
+      if (!server) server = &here.serve(*core, std::move(at), o.serve(), o.multi_tenant());
     }
     co_return std::make_shared<server_share>(*server);
   }

@@ -181,10 +181,10 @@ class tcp_store {
 
   /// For a store that owns its server (create() with is_master): serves on until all other clients have disconnected, or `limit` has
   /// passed; then this store gives its server up, which ends with its last owner. Who leaves last by this cuts nobody off. At once for
-  /// a store that owns no server, and for one that shares it with another owner.
+  /// a store that owns no server, or has given it up before, and for one that shares it with another owner.
   ///
   /// limit     measured on the loop clock (1 ms). Ends within 20 ms after the last of the others has gone.
-  /// errors    timed_out, with how many are still connected; the server ends nevertheless. closed when it was given up before.
+  /// errors    timed_out, with how many are still connected; the server ends nevertheless.
   /// cancel    as if never called: the server goes on.
   /// lifetime  what was connected by the call counts; the store is closed afterwards.
   [[nodiscard]] task<> drain(deadline limit) const { return drain_task(owner_, client_, limit); }
