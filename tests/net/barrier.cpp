@@ -84,3 +84,46 @@ TEST_CASE("a rank outside of its world is an error before anything is sent", "[b
     co_await server.stop();
   });
 }
+
+TEST_CASE("PyTorch's ranks and ours meet in one store-based barrier, on its server and on ours", "[barrier]") {
+  NEEDS_TORCH();
+  const auto script = [](string const& port, string const& master) {
+    return "import torch.distributed as d, datetime\n"
+           "from torch.distributed.distributed_c10d import _store_based_barrier as meet\n"
+           "t = datetime.timedelta(seconds=50)\n"
+           "s = d.TCPStore('127.0.0.1', " +
+           port + ", None, " + master +
+           ", t, wait_for_workers=False)\n"
+           "print(s.port, flush=True)\n"
+           "meet(0, s, 'together', 3, t)\n"
+           "print('met', flush=True)\n"
+           "input()\n";
+  };
+  const auto two_of_us = [](int port) {
+    const auto body = [port](rc::loop& l) -> rc::task<> {
+      const std::vector<int> ours{1, 2};
+      const std::vector<rc::result<void>> ends = co_await meet(l, port, "together", 3, ours, 60s);
+      for (auto const& e : ends) CHECK(e.has_value());
+    };
+    on_loop(body, 90s);
+  };
+  {
+    child python({"/usr/bin/env", "python3", "-c", script("0", "True")}, true);
+    two_of_us(std::atoi(python.line(60s).c_str()));
+    CHECK(python.line() == "met");
+  }
+  on_loop(
+      [&](rc::loop& l) -> rc::task<> {
+        local_server server(l);
+        child python({"/usr/bin/env", "python3", "-c", script(std::to_string(server.port()), "False")}, true);
+        const std::vector<int> ours{1, 2};
+        const std::vector<rc::result<void>> ends = co_await meet(l, server.port(), "together", 3, ours, 60s);
+        for (auto const& e : ends) CHECK(e.has_value());
+        python.close_input();
+        co_await eventually([&] { return server.stats.connections == 0; });
+        CHECK(contains(python.line(), std::to_string(server.port())));
+        CHECK(python.line() == "met");
+        co_await server.stop();
+      },
+      90s);
+}

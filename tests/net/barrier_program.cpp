@@ -11,13 +11,6 @@ using nlohmann::json;
 
 namespace {
 
-std::size_t lines_with(string const& text, string_view part) {
-  std::istringstream in(text);
-  std::size_t n = 0;
-  for (string l; std::getline(in, l);) n += contains(l, part);
-  return n;
-}
-
 /// What the ranks of a job run with --json have said, by rank.
 std::vector<json> reports(string const& output, std::size_t world) {
   std::vector<json> all(world);

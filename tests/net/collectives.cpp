@@ -122,7 +122,7 @@ TEST_CASE("all_gather names the missing ranks") {
     co_await members.join();
     CHECK(named == 49);
     CHECK(seconds(l.now() - begun) >= 0.3);
-    CHECK(seconds(l.now() - begun) < 1.2);
+    CHECK(seconds(l.now() - begun) < 5);
     const rc::failure f = co_await failed_gather(s, "few", 1, 4, 50ms);
     CHECK(contains(f.message(), "all_gather 'few': timed out"));
     CHECK(f.detail() == "3 of 4 missing: 0, 2-3");

@@ -18,16 +18,6 @@ namespace {
 
 using clock_type = std::chrono::steady_clock;
 
-std::vector<string> lines_of(string const& text) {
-  std::vector<string> lines;
-  std::istringstream in(text);
-  for (string l; std::getline(in, l);) lines.push_back(l);
-  return lines;
-}
-std::size_t count_with(string const& text, string_view part) {
-  const std::vector<string> lines = lines_of(text);
-  return static_cast<std::size_t>(std::count_if(lines.begin(), lines.end(), [&](string const& l) { return contains(l, part); }));
-}
 bool has_line(string const& text, string const& line) {
   const std::vector<string> lines = lines_of(text);
   return std::find(lines.begin(), lines.end(), line) != lines.end();
@@ -41,21 +31,6 @@ int after_blank(string const& line) {
   const std::size_t blank = line.rfind(' ');
   if (blank == line.npos) FAIL("no number at the end of '" << line << "'");
   return std::atoi(line.c_str() + blank);
-}
-template <class P>
-bool soon(P holds, std::chrono::seconds limit = 20s) {
-  const auto until = clock_type::now() + limit;
-  while (!holds()) {
-    if (clock_type::now() > until) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
-void gone_at_last(std::vector<int> const& pids) {
-  for (const int pid : pids) {
-    INFO("process " << pid);
-    CHECK(soon([pid] { return !process_exists(pid); }));
-  }
 }
 string content(std::filesystem::path const& file) {
   std::ifstream in(file, std::ios::binary);
@@ -169,8 +144,8 @@ TEST_CASE("two launchers make one job of eight", "[launcher]") {
     child first(node(launcher, 0, 2, 4, port) + rest);
     CHECK(first.finish(40s) == 0);
     CHECK(late.finish(40s) == 0);
-    CHECK(count_with(first.output(), "world_size=8: store init in ") == 4);
-    CHECK(count_with(late.output(), "world_size=8: store init in ") == 4);
+    CHECK(lines_with(first.output(), "world_size=8: store init in ") == 4);
+    CHECK(lines_with(late.output(), "world_size=8: store init in ") == 4);
     CHECK(contains(late.output(), "[7] rank=7: mean of 3 barriers: "));
     CHECK(late.errors().empty());
   }
@@ -182,7 +157,7 @@ TEST_CASE("with --host-store the launcher serves, and no descriptor is handed ov
   const watchdog dog(current_case());
   child job({launcher, "-n", "4", "--host-store", barrier, "--runs", "3"});
   CHECK(job.finish(40s) == 0);
-  CHECK(count_with(job.output(), "mean of 3 barriers: ") == 4);
+  CHECK(lines_with(job.output(), "mean of 3 barriers: ") == 4);
   CHECK(job.errors().empty());
 
   child told(shell_job(launcher, {"-n", "1", "--host-store"}, "echo $TORCHELASTIC_USE_AGENT_STORE ${ROLLCALL_LISTEN_FD:-none}"));
@@ -256,7 +231,7 @@ TEST_CASE("a job that fails is started again, on the same port", "[launcher]") {
   const string all = first + "\n" + job.output();
   CHECK(has_line(all, "[0] attempt 1 1 2 3 " + std::to_string(port)));
   CHECK(has_line(all, "[2] attempt 1 1 2 none " + std::to_string(port)));
-  CHECK(count_with(all, "attempt 2") == 0);
+  CHECK(lines_with(all, "attempt 2") == 0);
   CHECK(contains(job.errors(), "rank 2 exited with status 9"));
   CHECK(contains(job.errors(), "restart 1 of 2"));
 }
@@ -281,8 +256,8 @@ TEST_CASE("no attempt sees what an earlier one has stored", "[launcher]") {
     if (hosted) options.emplace_back("--host-store");
     child job(shell_job(launcher, options, script));
     CHECK(job.finish(50s) == 0);
-    CHECK(count_with(job.output(), "mean of 2 barriers: ") == 3);
-    CHECK(count_with(job.output(), "mean of 3 barriers: ") == 3);
+    CHECK(lines_with(job.output(), "mean of 2 barriers: ") == 3);
+    CHECK(lines_with(job.output(), "mean of 3 barriers: ") == 3);
     CHECK(contains(job.errors(), "rank 1 exited with status 3"));
   }
 }
@@ -307,7 +282,7 @@ TEST_CASE("a connection that waited for an ended attempt is closed before the ne
   CHECK(errno != EAGAIN);
   job.kill(SIGTERM);
   CHECK(job.finish() == 128 + SIGTERM);
-  CHECK(count_with(job.errors(), "starting all ranks again") == 1);
+  CHECK(lines_with(job.errors(), "starting all ranks again") == 1);
 }
 
 TEST_CASE("a job that was told to end is not started again", "[launcher]") {
@@ -374,7 +349,7 @@ TEST_CASE("a log that cannot be written any more is told once, and nothing is lo
              script});
   CHECK(job.finish() == 0);
   CHECK(lines_of(job.output()).size() == 1000);
-  CHECK(count_with(job.errors(), "cannot write") == 1);
+  CHECK(lines_with(job.errors(), "cannot write") == 1);
   CHECK(contains(job.errors(), "EFBIG"));
   CHECK(content(here.path / "rank-0.log").starts_with("line 0\nline 1\n"));
 }
@@ -403,7 +378,7 @@ TEST_CASE("the summary names all ranks by how they ended, and the last lines of 
   CHECK(has_line(job.errors(), "rollcall-run:   ranks 0-2, 4-7 exited with status 0"));
   CHECK(has_line(job.errors(), "rollcall-run:   rank 3 exited with status 7"));
   CHECK(contains(job.errors(), "rank 3 failed first; its last lines:\n  [3] line 20\n"));
-  CHECK(count_with(job.errors(), "  [3] line ") == 10);
+  CHECK(lines_with(job.errors(), "  [3] line ") == 10);
   CHECK(lines_of(job.errors()).back() == "  [3] line 29");
 
   child fine(shell_job(launcher, {"-n", "4", "--summary"}, "exit 0"));

@@ -8,28 +8,10 @@ using namespace net_test;
 
 namespace {
 
-std::vector<string> lines_of(string const& text) {
-  std::vector<string> lines;
-  std::istringstream in(text);
-  for (string l; std::getline(in, l);) lines.push_back(l);
-  return lines;
-}
-std::size_t count_with(string const& text, string_view part) {
-  const std::vector<string> lines = lines_of(text);
-  return static_cast<std::size_t>(std::count_if(lines.begin(), lines.end(), [&](string const& l) { return contains(l, part); }));
-}
 /// Runs a command to its end; what it said is in the child.
 int run(child& c, std::chrono::milliseconds limit = 60s) { return c.finish(limit); }
 
 std::chrono::steady_clock::duration since(std::chrono::steady_clock::time_point t) { return std::chrono::steady_clock::now() - t; }
-
-void gone_at_last(std::vector<int> const& pids) {
-  const auto until = std::chrono::steady_clock::now() + 20s;
-  for (const int pid : pids) {
-    while (process_exists(pid) && std::chrono::steady_clock::now() < until) std::this_thread::yield();
-    CHECK_FALSE(process_exists(pid));
-  }
-}
 
 }  // namespace
 
@@ -38,11 +20,11 @@ TEST_CASE("ranks meet under rollcall-run, pass their barriers and say so", "[pro
   NEEDS_EXAMPLE(barrier, "barrier");
   child job({launcher, "-n", "8", barrier, "--runs", "3"});
   CHECK(run(job) == 0);
-  CHECK(count_with(job.output(), "world_size=8: store init in ") == 8);
-  CHECK(count_with(job.output(), "mean of 3 barriers: ") == 8);
+  CHECK(lines_with(job.output(), "world_size=8: store init in ") == 8);
+  CHECK(lines_with(job.output(), "mean of 3 barriers: ") == 8);
   for (int rank = 0; rank < 8; ++rank) {
     const string prefix = "[" + std::to_string(rank) + "] rank=" + std::to_string(rank) + ", ";
-    CHECK(count_with(job.output(), prefix) == 1);
+    CHECK(lines_with(job.output(), prefix) == 1);
   }
   CHECK(job.errors().empty());
 }
@@ -52,8 +34,8 @@ TEST_CASE("sixty-four ranks pass ten barriers", "[programs]") {
   NEEDS_EXAMPLE(barrier, "barrier");
   child job({launcher, "-n", "64", barrier, "--runs", "10"});
   CHECK(run(job) == 0);
-  CHECK(count_with(job.output(), "world_size=64: store init in ") == 64);
-  CHECK(count_with(job.output(), "mean of 10 barriers: ") == 64);
+  CHECK(lines_with(job.output(), "world_size=64: store init in ") == 64);
+  CHECK(lines_with(job.output(), "mean of 10 barriers: ") == 64);
 }
 
 TEST_CASE("a rank that fails ends the job, with its status and its name", "[programs]") {
@@ -115,7 +97,7 @@ TEST_CASE("a job interrupted by a signal passes it on to its ranks", "[programs]
     CHECK(contains(job.line(), "here"));
     job.kill(signal);
     CHECK(run(job) == 3);
-    CHECK(count_with(job.output(), "told") == 2);
+    CHECK(lines_with(job.output(), "told") == 2);
   }
 }
 
@@ -137,8 +119,8 @@ TEST_CASE("the environment of a rank is the launcher's word", "[programs]") {
   NEEDS_EXAMPLE(launcher, "rollcall-run");
   child job({launcher, "-n", "2", "/bin/sh", "-c", "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR ${MASTER_PORT:+port} ${ROLLCALL_LISTEN_FD:-none}"});
   CHECK(run(job) == 0);
-  CHECK(count_with(job.output(), "[0] 0 2 0 2 127.0.0.1 port 3") == 1);
-  CHECK(count_with(job.output(), "[1] 1 2 1 2 127.0.0.1 port none") == 1);
+  CHECK(lines_with(job.output(), "[0] 0 2 0 2 127.0.0.1 port 3") == 1);
+  CHECK(lines_with(job.output(), "[1] 1 2 1 2 127.0.0.1 port none") == 1);
 }
 
 TEST_CASE("rollcall-server says where it is, drains at SIGTERM and frees its port", "[programs]") {

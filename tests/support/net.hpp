@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -22,6 +23,7 @@
 #include <mutex>
 #include <optional>
 #include <rollcall/rollcall.hpp>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -500,5 +502,40 @@ class server_process : public child {
   const std::size_t end = text.rfind(')');
   return end != text.npos && end + 2 < text.size() && text[end + 2] != 'Z';
 }
+/// Fails the case where one of these processes is still there after 20 s.
+inline void gone_at_last(std::vector<int> const& pids) {
+  const auto until = std::chrono::steady_clock::now() + 20s;
+  for (const int pid : pids) {
+    INFO("process " << pid);
+    while (process_exists(pid) && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    CHECK_FALSE(process_exists(pid));
+  }
+}
+
+[[nodiscard]] inline std::vector<string> lines_of(string const& text) {
+  std::vector<string> lines;
+  std::istringstream in(text);
+  for (string l; std::getline(in, l);) lines.push_back(l);
+  return lines;
+}
+/// How many lines of `text` hold `part`.
+[[nodiscard]] inline std::size_t lines_with(string const& text, string_view part) {
+  const std::vector<string> lines = lines_of(text);
+  return static_cast<std::size_t>(std::count_if(lines.begin(), lines.end(), [&](string const& l) { return contains(l, part); }));
+}
+
+[[nodiscard]] inline bool torch_is_there() {
+  static const bool there = [] {
+    child python({"/usr/bin/env", "python3", "-c", "import importlib.util as u; exit(0 if u.find_spec('torch') else 1)"});
+    return python.finish(60s) == 0;
+  }();
+  return there;
+}
 
 }  // namespace net_test
+
+#define NEEDS_TORCH()                             \
+  if (!::net_test::torch_is_there()) {            \
+    WARN("skipped: python3 cannot import torch"); \
+    return;                                       \
+  }
