@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <variant>
@@ -634,11 +633,6 @@ class simulation {
   std::deque<op> ops_;
   std::vector<std::unique_ptr<wake_at>> retired_;
 };
-
-std::uint64_t from_environment(char const* variable, std::uint64_t otherwise) {
-  char const* const text = std::getenv(variable);
-  return text && *text ? std::strtoull(text, nullptr, 10) : otherwise;
-}
 
 std::string simulate(world_options const& o, tally& t) {
   simulation s(o);

@@ -4,7 +4,9 @@
 #include <chrono>
 #include <coroutine>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,6 +25,11 @@ using namespace std::chrono_literals;
 using rc::duration;
 using rc::time_point;
 using rc::test::random_source;
+
+[[nodiscard]] inline std::uint64_t from_environment(char const* variable, std::uint64_t otherwise) {
+  char const* const text = std::getenv(variable);
+  return text && *text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
 
 /// What a simulation is like; everything else follows from the seed.
 class world_options {
