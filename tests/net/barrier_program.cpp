@@ -120,17 +120,17 @@ TEST_CASE("under PyTorch's constructor the rank that serves says who has not joi
 TEST_CASE("four processes with fresh objects pass 1,000 rounds one by one, and the keys stay as many", "[programs]") {
   NEEDS_EXAMPLE(launcher, "rollcall-run");
   NEEDS_EXAMPLE(barrier, "barrier");
-  json keys[2];
-  for (const int i : {0, 1}) {
-    const int rounds = i == 0 ? 10 : 1000;
+  for (const int rounds : {10, 1000}) {
     child job({launcher, "-n", "4", barrier, "--fresh", "--runs", std::to_string(rounds), "--json"});
     CHECK(job.finish(120s) == 0);
     std::vector<json> const all = reports(job.output(), 4);
     // Nobody can pass a generation twice or alone and still be in this one at the end.
     for (json const& one : all) CHECK(one.at("generation") == rounds + 1);
-    keys[i] = all[0].at("keys");
+    // Four addresses, four of the barrier; three more where rank 0, which was woken first, looks before the last decider has deleted.
+    const int keys = all[0].at("keys").get<int>();
+    CAPTURE(rounds, keys);
+    CHECK((keys == 8 || keys == 11));
   }
-  CHECK(keys[0] == keys[1]);
 }
 
 TEST_CASE("a terminal shows a bar with who is waited for, other places get lines", "[programs]") {
