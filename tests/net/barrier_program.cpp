@@ -95,7 +95,7 @@ TEST_CASE("seven of eight are told by the launcher's lines that rank 3 is missin
   CHECK(contains(job.output(), "[3] rank=3 stays away"));
 }
 
-TEST_CASE("also when the rank that stays away is the one that serves, and as JSON", "[programs]") {
+TEST_CASE("the missing are named also when the rank that stays away is the one that serves, and in JSON", "[programs]") {
   NEEDS_EXAMPLE(launcher, "rollcall-run");
   NEEDS_EXAMPLE(barrier, "barrier");
   child job({launcher, "-n", "3", barrier, "--absent", "0", "--timeout", "1.5", "--json"});

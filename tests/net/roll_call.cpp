@@ -389,7 +389,7 @@ TEST_CASE("a member that is stopped stays counted, and goes on in the same gener
   });
 }
 
-TEST_CASE("one call at a time", "[barrier]") {
+TEST_CASE("a second call on an object that waits is refused, the first goes on", "[barrier]") {
   on_loop([](hall& h) -> rc::task<> {
     auto s = co_await h.stores(1);
     rc::barrier b{s[0], "job", 0, 2};
