@@ -32,7 +32,7 @@ struct overflow {
 /// | open: quiet, between requests | half a request → half; replies not taken → stuck |
 /// | half: part of a request is here | the rest → open; close_half_request_after without a byte → closed |
 /// | stuck: replies are queued; past max_unsent no more is read | all taken → open or half; close_unread_after without progress → closed |
-/// | ending: the peer has sent its end, replies are queued | all taken → closed; close_unread_after → closed |
+/// | ending: the peer has sent its end, or what no peer may; replies are queued | all taken → closed; close_unread_after → closed |
 ///
 /// Every state but `open` has a clock; the server keeps one list a state, in the order of their clocks.
 class connection final : public net::stream_sink, public list_hook<>, public engine::client {
@@ -61,6 +61,7 @@ class connection final : public net::stream_sink, public list_hook<>, public eng
   bool reject(std::string_view why, wire::request const* r) noexcept;
   bool send(wire::write_batch& batch);
   bool push(wire::write_batch& batch) noexcept;
+  void finish() noexcept;
   void gone(std::string_view why) noexcept;
   void settle() noexcept;
   [[nodiscard]] bool over_limit() const noexcept;

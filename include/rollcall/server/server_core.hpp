@@ -270,9 +270,21 @@ inline bool connection::reject(std::string_view why, wire::request const* r) noe
     }
     return line += why;
   });
-  if (!overflow_) push(server_.batch_);
-  server_.remove(*this);
+  try {
+    if (send(server_.batch_)) finish();
+  } catch (std::exception const&) {
+    server_.remove(*this);
+  }
   return false;
+}
+
+/// Nothing is read any more; what is queued for the peer is still sent.
+inline void connection::finish() noexcept {
+  if (!overflow_) return server_.remove(*this);
+  stream_->stop_read();
+  server_.store_.disconnect(*this);
+  server_.deliver_wakes();
+  server_.move(*this, state::ending);
 }
 
 inline bool connection::push(wire::write_batch& batch) noexcept {
@@ -365,12 +377,7 @@ inline void connection::on_writable() noexcept {
 
 /// The peer has sent its end: what it asked before is answered, a pending wait is not (protocol 10).
 inline void connection::on_end(int status) noexcept {
-  if (status == 0 && overflow_) {
-    server_.store_.disconnect(*this);
-    server_.deliver_wakes();
-    server_.move(*this, state::ending);
-    return;
-  }
+  if (status == 0) return finish();
   gone("");
 }
 
