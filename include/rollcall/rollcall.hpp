@@ -9,6 +9,7 @@
 #include "net/socket.hpp"
 #include "net/work.hpp"
 #include "posix/listener.hpp"
+#include "rt/channel.hpp"
 #include "rt/combine.hpp"
 #include "rt/event.hpp"
 #include "rt/loop.hpp"

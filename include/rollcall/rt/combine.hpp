@@ -1,5 +1,8 @@
 #pragma once
+#include <cstddef>
+#include <exception>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -89,6 +92,154 @@ task<result<await_result_t<A>>> as_result(A awaitable) {
   } catch (error const& e) {
     co_return result<await_result_t<A>>(e.shared());
   }
+}
+
+namespace detail {
+class race;
+template <class... A>
+struct race_of;
+}  // namespace detail
+
+/// What when_any gives: which branch ended first, and the values. A branch that was stopped has none; a loser that had ended well
+/// before the stop could reach it has one too, so that nothing it took (an item of a channel, a line of input) is lost.
+template <class... T>
+class [[nodiscard]] first_of {
+ public:
+  /// The position, from 0, of the branch that decided.
+  [[nodiscard]] std::size_t index() const noexcept { return index_; }
+  /// The value of branch I, or nullptr where it has none; never nullptr for I == index(). std::monostate for a branch without a value.
+  template <std::size_t I>
+  [[nodiscard]] auto* get_if() noexcept {
+    auto& slot = std::get<I>(values_);
+    return slot ? &*slot : nullptr;
+  }
+  template <std::size_t I>
+  [[nodiscard]] auto const* get_if() const noexcept {
+    auto const& slot = std::get<I>(values_);
+    return slot ? &*slot : nullptr;
+  }
+  /// The value of branch I; errc::invalid where it has none.
+  template <std::size_t I>
+  [[nodiscard]] auto& get() & {
+    return *checked(get_if<I>(), I);
+  }
+  template <std::size_t I>
+  [[nodiscard]] auto get() && {
+    return std::move(*checked(get_if<I>(), I));
+  }
+
+ private:
+  template <class...>
+  friend struct detail::race_of;
+  first_of(std::size_t index, std::tuple<std::optional<T>...>&& values) noexcept(std::is_nothrow_move_constructible_v<std::tuple<std::optional<T>...>>)
+      : index_(index), values_(std::move(values)) {}
+  template <class V>
+  V* checked(V* value, std::size_t wanted) const {
+    if (!value) throw error(errc::invalid, "first_of::get", "branch " + std::to_string(wanted) + " has no value; branch " + std::to_string(index_) + " ended first");
+    return value;
+  }
+  std::size_t index_;
+  std::tuple<std::optional<T>...> values_;
+};
+
+namespace detail {
+
+/// Who of several branches decides: the first that ends with a value or an error. A branch that ends as cancelled because the caller
+/// was stopped decides only when no other does.
+class race {
+ public:
+  race(scope& group, stop_token caller) noexcept : group_(group), caller_(caller) {}
+  race(race const&) = delete;
+  race& operator=(race const&) = delete;
+
+  void ended_well(std::size_t branch) noexcept {
+    if (decided_ && !given_up_) return;
+    decide(branch, nullptr, false);
+  }
+  void failed(std::size_t branch, std::exception_ptr e, bool cancelled) noexcept {
+    const bool gives_up = cancelled && caller_.stop_requested();
+    if (decided_ && (!given_up_ || gives_up)) return;
+    decide(branch, std::move(e), gives_up);
+  }
+  [[nodiscard]] std::size_t winner() const noexcept { return winner_; }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  void decide(std::size_t branch, std::exception_ptr e, bool gives_up) noexcept {
+    decided_ = true;
+    given_up_ = gives_up;
+    winner_ = branch;
+    error_ = std::move(e);
+    group_.request_stop();
+  }
+  scope& group_;
+  stop_token caller_;
+  std::exception_ptr error_;
+  std::size_t winner_ = 0;
+  bool decided_ = false;
+  bool given_up_ = false;
+};
+
+template <class A, class T>
+driver race_into(A awaitable, std::optional<T>* slot, race* r, std::size_t branch) {
+  bool cancelled = false;
+  std::exception_ptr thrown;
+  try {
+    if constexpr (std::is_void_v<await_result_t<A>>) {
+      co_await std::move(awaitable);
+      slot->emplace();
+    } else {
+      slot->emplace(co_await std::move(awaitable));
+    }
+  } catch (error const& e) {
+    cancelled = e.code() == errc::cancelled;
+    thrown = std::current_exception();
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  if (thrown) {
+    r->failed(branch, std::move(thrown), cancelled);
+  } else {
+    r->ended_well(branch);
+  }
+}
+
+template <class... A>
+struct race_of {
+  using values = std::tuple<std::optional<object_of<await_result_t<A>>>...>;
+  using outcome = first_of<object_of<await_result_t<A>>...>;
+  template <std::size_t... I>
+  static void launch(scope& group, values& v, race& r, std::index_sequence<I...>, A&... awaitables) {
+    (group.start_driver(race_into(std::move(awaitables), &std::get<I>(v), &r, I)), ...);
+  }
+  static outcome take(race const& r, values& v) { return outcome(r.winner(), std::move(v)); }
+};
+
+}  // namespace detail
+
+/// Runs operations and tasks at the same time until the first of them ends, asks the others to stop, waits until they have ended, and
+/// gives a first_of: which one it was, and its value.
+///
+/// completes when all have ended. Store operations, sleeps, events and channels end in the loop turn of their stop, whatever the server
+///           does; a task when it has handled its stop. One that is complete at once keeps those after it from being sent.
+/// errors    the one with which the first ended, if it failed; a branch that shall not decide by failing goes in as as_result(branch).
+///           What a loser throws is dropped.
+/// cancel    stops all of them and waits for them; then errc::cancelled, unless one of them ended otherwise: that one decides.
+/// lifetime  needs no loop of its own; in a coroutine type without an environment the branches run in the calls that complete them.
+template <class... A>
+task<typename detail::race_of<A...>::outcome> when_any(A... awaitables) {
+  static_assert(sizeof...(A) > 0, "when_any() of nothing would never end: give it one awaitable at least");
+  const environment env = co_await this_environment();
+  typename detail::race_of<A...>::values slots;
+  scope group(env.loop);
+  detail::race referee(group, env.stop);
+  detail::race_of<A...>::launch(group, slots, referee, std::index_sequence_for<A...>(), awaitables...);
+  const result<void> joined = co_await as_result(group.join());  // a failure here: the caller was stopped, which the branches know
+  static_cast<void>(joined);
+  referee.rethrow();
+  co_return detail::race_of<A...>::take(referee, slots);
 }
 
 /// Runs an operation or a task under a limit: when it passes, the awaited is asked to stop, and errc::timed_out is thrown once it
