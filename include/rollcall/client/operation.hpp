@@ -35,7 +35,9 @@ class store_op : private waiter, private engine::exchange, private timer_node {
 
  protected:
   store_op(client_ptr c, op_kind k, deadline d) noexcept
-      : timer_node([](timer_node& t) noexcept { static_cast<store_op&>(t).expire(); }), client_(std::move(c)), limit_(d), kind_(k) {}
+      : timer_node([](timer_node& t) noexcept { static_cast<store_op&>(t).expire(); }), client_(std::move(c)), limit_(d), kind_(k) {
+    client_->core().check_thread();
+  }
   store_op(store_op&& o) noexcept
       : timer_node([](timer_node& t) noexcept { static_cast<store_op&>(t).expire(); }),
         request_(std::move(o.request_)),

@@ -126,6 +126,7 @@ class client_state final : private lane_owner, private ready_node {
 
   /// Everything pending fails with errc::closed. Idempotent.
   void close() {
+    core_.check_thread();
     if (!closed_) close(std::make_shared<failure const>(failure(errc::closed, "store", "the store was closed").with_peer(endpoint())));
   }
 

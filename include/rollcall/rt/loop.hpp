@@ -21,8 +21,11 @@ namespace detail {
 /// One function to run on the loop's thread.
 class posted {
  public:
+  posted() noexcept = default;
+  posted(posted const&) = delete;
+  posted& operator=(posted const&) = delete;
   virtual ~posted() = default;
-  virtual void run() = 0;
+  virtual void run(loop_core& core) = 0;
 };
 
 /// The thread-safe door to a loop; outlives it.
@@ -30,6 +33,15 @@ struct post_box {
   std::mutex mutex;
   std::vector<std::unique_ptr<posted>> queue;
   uv_async_t* wake = nullptr;  // nullptr once the loop is closed
+
+  /// False when the loop is closed; `p` is then destroyed in the caller's thread, without the lock.
+  bool put(std::unique_ptr<posted> p) {
+    const std::lock_guard lock(mutex);
+    if (!wake) return false;
+    queue.push_back(std::move(p));
+    uv_async_send(wake);
+    return true;
+  }
 };
 
 /// The loop's own handles: idle (ready work that is left), timer (the one uv_timer_t), async (posts). None keeps the host's loop alive
@@ -62,6 +74,9 @@ class helpers {
   void timer_reference(bool on) noexcept {
     (on ? uv_ref : uv_unref)(reinterpret_cast<uv_handle_t*>(timer_.get()));
   }
+  void post_reference(bool on) noexcept {
+    (on ? uv_ref : uv_unref)(reinterpret_cast<uv_handle_t*>(async_.get()));
+  }
   [[nodiscard]] std::shared_ptr<post_box> const& box() const noexcept { return box_; }
 
  private:
@@ -86,7 +101,7 @@ class helpers {
       const std::lock_guard lock(self->box_->mutex);
       batch.swap(self->box_->queue);
     }
-    for (auto const& p : batch) p->run();
+    for (auto const& p : batch) p->run(core);
   }
 
   loop_core& core_;
@@ -108,6 +123,10 @@ inline void loop_core::arm_timer(time_point at) noexcept {
 inline void loop_core::timer_reference(bool on) noexcept {
   if (helpers_) helpers_->timer_reference(on);
 }
+inline void loop_core::post_reference(bool on) noexcept {
+  if (helpers_) helpers_->post_reference(on);
+}
+inline std::shared_ptr<post_box> loop_core::door() const noexcept { return helpers_ ? helpers_->box() : nullptr; }
 
 }  // namespace detail
 
@@ -115,32 +134,32 @@ inline void loop_core::timer_reference(bool on) noexcept {
 class poster {
  public:
   /// Runs `f` on the loop's thread, in order of posting; returns false when the loop is closed (then `f` is dropped). Thread-safe.
-  /// `f` must not throw. A post does not keep the loop alive by itself.
+  ///
+  /// f         must not throw. Destroyed on the loop's thread once it has run or the loop ends, in this thread when it was refused.
+  /// lifetime  a post does not keep the loop alive: a loop on which nothing else is alive returns from uv_run with the post in its
+  ///           queue, and runs it when it is run again, or drops it when it ends. A `remote` keeps its loop alive.
   template <class F>
   bool post(F f) const {
     struct item final : detail::posted {
       explicit item(F fn) : f(std::move(fn)) {}
-      void run() override { f(); }
+      void run(detail::loop_core&) override { f(); }
       F f;
     };
-    auto p = std::make_unique<item>(std::move(f));
-    const std::lock_guard lock(box_->mutex);
-    if (!box_->wake) return false;
-    box_->queue.push_back(std::move(p));
-    uv_async_send(box_->wake);
-    return true;
+    return box_->put(std::make_unique<item>(std::move(f)));
   }
+  /// For rollcall's own layers.
+  explicit poster(std::shared_ptr<detail::post_box> b) noexcept : box_(std::move(b)) {}
+  [[nodiscard]] detail::post_box& box() const noexcept { return *box_; }
 
  private:
-  friend class loop;
-  explicit poster(std::shared_ptr<detail::post_box> b) noexcept : box_(std::move(b)) {}
   std::shared_ptr<detail::post_box> box_;
 };
 
 /// The runtime of rollcall on one libuv loop: its own, or one that exists already.
 ///
 /// Attaching neither runs nor stops the host's loop, touches no `uv_loop_t::data`, and an idle runtime does not keep it alive.
-/// All members but `post` are for the loop's thread. Must outlive everything that was made on it.
+/// All members but `post` are for the loop's thread: the one that ran it last. Debug builds assert it (docs/design/threads.md). Must
+/// outlive everything that was made on it.
 class loop {
  public:
   /// A loop of its own; drive it with run(), sync_wait() or rollcall::run().
@@ -159,6 +178,7 @@ class loop {
   loop(loop const&) = delete;
   loop& operator=(loop const&) = delete;
   ~loop() {
+    core_->bind_thread();
     core_->end_attachments();
     helpers_.reset();
     core_->set_clock(nullptr);
@@ -170,11 +190,16 @@ class loop {
   /// Runs an owned loop until nothing keeps it alive. For an attached loop the host calls uv_run.
   void run() {
     ROLLCALL_ASSERT(owned_);
+    core_->bind_thread();
     uv_run(owned_.get(), UV_RUN_DEFAULT);
   }
   [[nodiscard]] time_point now() const noexcept { return core_->now(); }
 
-  /// Runs `f` on this loop's thread; the one member that any thread may call. See poster::post.
+  /// Tells debug builds that the loop has moved to this thread before it runs here. run(), sync_wait() and the loop's own callbacks do
+  /// it by themselves; only calls that come before them, on a loop that another thread has run, need it.
+  void bind_to_this_thread() noexcept { core_->bind_thread(); }
+
+  /// Runs `f` on this loop's thread; the one member that any thread may call. See poster::post: it does not keep the loop alive.
   template <class F>
   bool post(F f) {
     return poster_->post(std::move(f));

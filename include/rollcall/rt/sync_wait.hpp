@@ -40,6 +40,7 @@ template <class A>
 await_result_t<A> sync_wait(loop& l, A awaitable, stop_token stop = {}) {
   std::optional<detail::object_of<await_result_t<A>>> value;
   detail::sync_owner owner;
+  l.core().bind_thread();
   owner.launch(detail::drive_into(std::move(awaitable), &value), environment(&l.core(), stop));
   while (!owner.ended()) {
     if (uv_run(l.native(), UV_RUN_ONCE) == 0 && !owner.ended())

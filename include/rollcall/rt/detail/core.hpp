@@ -1,6 +1,7 @@
 #pragma once
 #include <uv.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,6 +21,7 @@ inline namespace v0 {
 namespace detail {
 
 struct ready_tag {};
+struct post_box;
 
 /// Something the loop runs in its turn: a coroutine to resume, a completion to deliver. Leaves the queue when destroyed.
 class ready_node : public list_hook<ready_tag> {
@@ -81,7 +83,7 @@ class loop_core {
    public:
     explicit turn(loop_core& c) noexcept : core_(c) {
       core_.keep();  // the core outlives the callback whatever is closed in it
-      if (++core_.depth_ == 1) core_.thread_ = std::this_thread::get_id();
+      if (++core_.depth_ == 1) core_.bind_thread();
     }
     turn(turn const&) = delete;
     turn& operator=(turn const&) = delete;
@@ -209,9 +211,13 @@ class loop_core {
     attachments_.emplace_back(&type, std::make_unique<A>());
     return static_cast<A&>(*attachments_.back().second);
   }
+  /// The last that came goes first: it may use those that were there before it.
   void end_attachments() noexcept {
     const teardown t(*this);
-    attachments_.clear();
+    while (!attachments_.empty()) {
+      const std::unique_ptr<loop_attachment> last = std::move(attachments_.back().second);
+      attachments_.pop_back();
+    }
   }
 
   /// The core is destroyed with the last of the loop object, handles, frames and other holders.
@@ -220,14 +226,32 @@ class loop_core {
     if (--references_ == 0) delete this;
   }
 
-  /// Debug builds: everything but posting happens on the thread that runs the loop.
+  /// The door for other threads; nullptr when the loop has ended.
+  [[nodiscard]] std::shared_ptr<post_box> door() const noexcept;
+  /// While on, the host's loop stays alive for what other threads will post. Counted.
+  void expect_posts(bool on) noexcept {
+    posts_expected_ += on ? 1 : -1;
+    if (posts_expected_ == (on ? 1 : 0)) post_reference(on);
+  }
+
+  /// The loop belongs to the thread that ran it last, from its first turn on; none before.
+  void bind_thread() noexcept {
+    const auto here = std::this_thread::get_id();
+    if (thread_.load(std::memory_order_relaxed) != here) thread_.store(here, std::memory_order_relaxed);
+  }
+  /// Debug builds: everything but posting happens on that thread.
   void check_thread() const noexcept {
-    ROLLCALL_ASSERT((depth_ == 0 || thread_ == std::this_thread::get_id()) && "rollcall: call from a thread that does not run this loop; use post()");
+    ROLLCALL_ASSERT(on_its_thread() && "rollcall: call from a thread that does not run this loop; use loop.post() or rollcall::remote, or "
+                                       "loop.bind_to_this_thread() where the loop has moved");
   }
 
  private:
   friend class helpers;
 
+  [[nodiscard]] bool on_its_thread() const noexcept {
+    const auto owner = thread_.load(std::memory_order_relaxed);
+    return owner == std::thread::id() || owner == std::this_thread::get_id();
+  }
   void drain() noexcept {
     for (int budget = drain_budget; budget > 0 && !ready_.empty(); --budget) ready_.pop_front().run();
     if (!ready_.empty()) wake_up();
@@ -235,6 +259,7 @@ class loop_core {
   void wake_up() noexcept;
   void arm_timer(time_point at) noexcept;
   void timer_reference(bool on) noexcept;
+  void post_reference(bool on) noexcept;
 
   uv_loop_t* uv_;
   list<ready_node, ready_tag> ready_;
@@ -251,7 +276,8 @@ class loop_core {
   log_sink log_;
   std::unique_ptr<char[]> slab_;
   std::vector<std::pair<char const*, std::unique_ptr<loop_attachment>>> attachments_;
-  std::thread::id thread_;
+  std::atomic<std::thread::id> thread_;  // atomic only so that the check itself is no race
+  int posts_expected_ = 0;
   class helpers* helpers_ = nullptr;
 };
 
