@@ -463,17 +463,22 @@ TEST_CASE("a server that is stopped frees its port at once and sends what it has
 
 TEST_CASE("the replies before a violation arrive, also at a peer that does not read at first", "[server]") {
   on_loop([](rc::loop& l) -> rc::task<> {
-    local_server server(l);
     const string big = letters(std::size_t{8} << 20, 5);
-    raw_peer slow = co_await raw_peer::open(l, server.port());
-    static_cast<void>(co_await slow.ask(req::set("/big", big) + req::ping(1), 4));
-    co_await slow.send(req::get("/big") + req::ping(2) + "\xff");
-    co_await eventually([&] { return server.stats.violations == 1; });
-    CHECK(server.stats.connections == 1);
-    const string all = co_await slow.read_to_end();
-    CHECK((all == str(big) + u32(2)));
-    co_await eventually([&] { return server.stats.connections == 0; });
-    co_await server.stop();
+    // Past max_unsent the violation is not even looked at before the peer reads.
+    const std::size_t limits[] = {std::size_t{1} << 20, std::size_t{64} << 20};
+    for (const std::size_t max_unsent : limits) {
+      local_server server(l, rc::serve_options{}.max_unsent(max_unsent));
+      raw_peer slow = co_await raw_peer::open(l, server.port());
+      static_cast<void>(co_await slow.ask(req::set("/big", big) + req::ping(1), 4));
+      co_await slow.send(req::get("/big") + req::ping(2) + "\xff");
+      co_await eventually([&] { return server.stats.violations + server.stats.paused == 1; });
+      CHECK(server.stats.connections == 1);
+      const string all = co_await slow.read_to_end();
+      CHECK((all == str(big) + u32(2)));
+      co_await eventually([&] { return server.stats.connections == 0; });
+      CHECK(server.stats.violations == 1);
+      co_await server.stop();
+    }
   });
 }
 
