@@ -1,7 +1,9 @@
 """Runs the commands of README.md that need nothing but a build, and compares what they say with what README says of them."""
 import argparse
+import os
 import pathlib
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -28,18 +30,21 @@ def problems_of(name, command, folder):
     status, patterns = EXPECTED[name]
     # README names PyTorch's usual port; here it may be taken.
     command = re.sub(r'\b29500\b', str(free_port()), command)
-    try:
-        done = subprocess.run(['bash', '-c', command], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT)
-    except subprocess.TimeoutExpired:
-        return [f'{name}: not over after {LIMIT} s']
+    with subprocess.Popen(['bash', '-c', command], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True) as shell:
+        try:
+            said, _ = shell.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(shell.pid, signal.SIGKILL)  # also what runs in the background
+            said, _ = shell.communicate()
+            return [f'{name}: not over after {LIMIT} s', said]
     problems = []
-    if done.returncode != status:
-        problems.append(f'{name}: ends with {done.returncode}, not {status}')
+    if shell.returncode != status:
+        problems.append(f'{name}: ends with {shell.returncode}, not {status}')
     for pattern, times in patterns:
-        found = len(re.findall(pattern, done.stdout, re.M))
+        found = len(re.findall(pattern, said, re.M))
         if found < times:
             problems.append(f'{name}: says {pattern!r} {found} times, not {times}')
-    return problems + [done.stdout] if problems else []
+    return problems + [said] if problems else []
 
 
 def main():

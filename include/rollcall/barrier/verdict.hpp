@@ -202,7 +202,9 @@ inline constexpr std::size_t max_reason_bytes = 1024;
   if (token_end == s.npos) return std::nullopt;
   s.remove_prefix(token_end + 1);
   if (v.kind == barrier_verdict::missing) {
-    if (!take_number(s, '/', v.missing_count) || !take_number(s, ' ', v.world) || v.world < 1 || v.world > max_world) return std::nullopt;
+    if (!take_number(s, '/', v.missing_count) || !take_number(s, ' ', v.world) || v.world < 1 || v.world > max_world || v.missing_count < 1 ||
+        v.missing_count > v.world)
+      return std::nullopt;
     v.missing = read_ranges(s, v.world);
   } else {
     v.text = s;
