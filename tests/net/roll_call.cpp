@@ -615,6 +615,25 @@ TEST_CASE("on PyTorch's servers: passed by kept and by fresh objects, the missin
   }
 }
 
+TEST_CASE("a generation that is no barrier's number is a clear error", "[barrier]") {
+  on_loop([](hall& h) -> rc::task<> {
+    rc::tcp_store s = co_await h.store();
+    for (char const* number : {"-1", "9223372036854775807"}) {
+      co_await s.set("job/generation", number);
+      rc::barrier b{s, "job", 0, 1};
+      ending e;
+      co_await arrive(b, &h.loop, 20s, &e);
+      CHECK(e.kind == barrier_verdict::aborted);
+      CHECK(contains(e.text, std::string("the generation is none of a barrier's: ") + number));
+      const bool decided = co_await b.abort("enough");
+      CHECK_FALSE(decided);
+      co_await s.set("job/generation", "7");
+      co_await arrive(b, &h.loop, 20s, &e);
+      CHECK(e.ok);
+    }
+  });
+}
+
 TEST_CASE("ranks and worlds that can never work are refused before any request", "[barrier]") {
   on_loop([](hall& h) -> rc::task<> {
     rc::tcp_store s = co_await h.store();

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <rollcall/barrier/roll_call.hpp>
 #include <string>
 #include <string_view>
@@ -223,6 +224,16 @@ TEST_CASE("table: arriving") {
     REQUIRE(fresh.m.done());
     CHECK(fresh.m.take().kind == barrier_verdict::passed_by);
     CHECK(fresh.begin() == "number:0");
+  }
+  SUBCASE("a number of somebody else ends it, and is read again") {
+    for (const std::int64_t n : {std::int64_t{-1}, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()}) {
+      one o;
+      o.begin();
+      CHECK(o.number(n).empty());
+      REQUIRE(o.m.done());
+      CHECK(roll::explain(o.m.take()) == "the generation is none of a barrier's: " + std::to_string(n));
+      CHECK(o.begin() == "number:0");
+    }
   }
   SUBCASE("a text of somebody else ends it") {
     fresh.wait();

@@ -39,6 +39,8 @@ class request {
 };
 using requests = std::vector<request>;
 
+inline constexpr std::int64_t highest_generation = std::int64_t{1} << 62;
+
 /// The key a request is about, without the barrier's name: "generation", "7/outcome".
 [[nodiscard]] inline std::string key_of(request const& r) {
   switch (r.what) {
@@ -136,13 +138,16 @@ class member {
     state_ = state::idle;
     if (verdict_.kind == barrier_verdict::passed_by) {
       numbered_ = false;
-    } else if (!superseded_) {
+    } else if (numbered_ && !superseded_) {
       ++generation_;
     }
     return std::exchange(verdict_, verdict());
   }
 
   void on_number(std::int64_t n, requests& out) {
+    // Somebody else writes there; it could not be counted up, either.
+    if (n < 0 || n > highest_generation)
+      return finish(verdict(barrier_verdict::aborted, self_.attempt, "the generation is none of a barrier's: " + std::to_string(n)));
     generation_ = n;
     numbered_ = from_store_ = true;
     return reason_ ? decide(own_verdict(), out) : arrive(out);
