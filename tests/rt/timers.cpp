@@ -271,6 +271,18 @@ CO_TEST_CASE("a sooner timer that is set later wakes the loop in time, and a rem
   co_await s.join();
 }
 
+TEST_CASE("sleeps of zero in a row leave everything else its turn") {
+  for (const rc::duration d : {rc::duration(0), rc::duration(1), rc::duration(-1s)}) {
+    rc::loop l;
+    bool posted = false;
+    l.post_handle().post([&] { posted = true; });
+    rc::sync_wait(l, [](rc::duration each, bool* p) -> rc::task<> {
+      for (int i = 0; i < 1'000'000 && !*p; ++i) co_await rc::sleep_for(each);
+    }(d, &posted));
+    CHECK(posted);
+  }
+}
+
 TEST_CASE("a sleep keeps a loop running, a loop without sleeps ends") {
   rc::loop l;
   std::vector<int> log;

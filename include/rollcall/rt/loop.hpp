@@ -69,6 +69,12 @@ class helpers {
 
   void wake_up() noexcept { uv_idle_start(idle_.get(), &helpers::on_idle); }
   void arm_timer(duration in) noexcept {
+    // Older libuv (1.44) runs a timer of zero that is set while timers run in the same sweep: sleeps of zero in a row would leave nothing
+    // else its turn.
+    if (in <= duration::zero()) {
+      is_due_ = true;
+      return wake_up();
+    }
     uv_timer_start(timer_.get(), &helpers::on_timer, (static_cast<std::uint64_t>(in.count()) + 999'999) / 1'000'000, 0);
   }
   void timer_reference(bool on) noexcept {
@@ -88,7 +94,10 @@ class helpers {
   }
   static void on_idle(uv_idle_t* h) noexcept {
     uv_idle_stop(h);
-    const loop_core::turn t(own<uv_idle_t>::core_of(h));
+    loop_core& core = own<uv_idle_t>::core_of(h);
+    const loop_core::turn t(core);
+    helpers* self = own<uv_idle_t>::owner_of(h);
+    if (self && std::exchange(self->is_due_, false)) core.fire_timers();
   }
   static void on_timer(uv_timer_t* h) noexcept { own<uv_timer_t>::core_of(h).fire_timers(); }
   static void on_post(uv_async_t* h) noexcept {
@@ -105,6 +114,7 @@ class helpers {
   }
 
   loop_core& core_;
+  bool is_due_ = false;  // a timer, when the idle handle's turn comes
   std::shared_ptr<post_box> box_;
   own<uv_idle_t> idle_;
   own<uv_timer_t> timer_;
