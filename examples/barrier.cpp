@@ -115,7 +115,7 @@ double seconds(rc::duration d) { return std::chrono::duration<double>(d).count()
 /// Shows whom a barrier waits for, once it has waited for a while: a bar that moves on a terminal, a line now and then elsewhere.
 rc::task<> show_progress(rc::loop& loop, rc::barrier<>& b, int world, std::chrono::duration<double> line_interval) {
   const bool terminal = isatty(STDERR_FILENO) == 1;
-  const rc::duration interval = terminal ? rc::duration(200ms) : rc::saturate(line_interval);
+  const rc::duration interval = terminal ? rc::duration(200ms) : std::max<rc::duration>(rc::saturate(line_interval), 1ms);
   const rc::time_point begun = loop.now();
   std::optional<std::int64_t> looked_at;
   for (;;) {
@@ -235,6 +235,7 @@ rc::task<> rank_main(rc::loop& loop, job const& j, report& said) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  rc::fill_standard_descriptors();
   CLI::App app("One rank of a job: meets the others in a store and passes barriers. Reads RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.");
   job j;
   double timeout = 300;

@@ -14,11 +14,13 @@
 
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <optional>
 #include <rollcall/net/signal.hpp>
+#include <rollcall/posix/fd.hpp>
 #include <rollcall/posix/listener.hpp>
 #include <rollcall/rt/scope.hpp>
 #include <rollcall/rt/sync_wait.hpp>
@@ -94,7 +96,7 @@ void turn_away_waiting(rc::listener const& at) {
 class launcher {
  public:
   launcher(rc::loop& l, run::settings const& s)
-      : loop_(l), settings_(s), signals_(l, SIGINT, SIGTERM), logs_(s.log_dir, s.max_restarts > 0), guard_(l) {}
+      : loop_(l), settings_(s), signals_(l, SIGINT, SIGTERM), terminals_(l), logs_(s.log_dir, s.max_restarts > 0), guard_(l) {}
 
   // Runs all ranks to their end, again where they may be restarted; gives the exit status.
   rc::task<int> run() {
@@ -105,7 +107,9 @@ class launcher {
     for (int number = 0;; ++number) {
       status = co_await one_attempt(number);
       if (status == EXIT_SUCCESS || interrupted_by_ != 0 || number == settings_.max_restarts) break;
-      say(fmt::format("starting all ranks again: restart {} of {}", number + 1, settings_.max_restarts));
+      std::string text = fmt::format("starting all ranks again: restart {} of {}", number + 1, settings_.max_restarts);
+      co_await terminals_.say(std::move(text));
+      if (interrupted_by_ != 0) break;
       turn_away_waiting(at_);
     }
     helpers.request_stop();
@@ -118,7 +122,7 @@ class launcher {
   rc::task<int> one_attempt(int number) {
     std::optional<run::hosted_store> store;
     if (at_ && settings_.host_store) store.emplace(another(at_));
-    run::attempt ranks(loop_, settings_, guard_, logs_, number);
+    run::attempt ranks(loop_, settings_, guard_, terminals_, logs_, number);
     ranks.start(at_);
     // The last rank 0 alone holds the port: when it dies, the port is gone, and nobody waits for an answer there.
     if (!settings_.host_store && number == settings_.max_restarts) at_.close();
@@ -131,7 +135,7 @@ class launcher {
       co_await serve_the_other_nodes(*store);
       if (interrupted_by_ != 0) status = 128 + interrupted_by_;
     }
-    if (ranks.failed() || settings_.summary) ranks.report();
+    if (ranks.failed() || settings_.summary) co_await ranks.report();
     co_return status;
   }
 
@@ -143,8 +147,9 @@ class launcher {
       const auto clients = store.clients();
       if (clients == 0) co_return;
       if (!told && loop_.now() >= told_at) {
-        say(fmt::format("the ranks of this node are done; the store stays for {} connections of other nodes", clients));
         told = true;
+        std::string text = fmt::format("the ranks of this node are done; the store stays for {} connections of other nodes", clients);
+        co_await terminals_.say(std::move(text));
       }
       co_await rc::sleep_for(20ms);
     }
@@ -161,12 +166,14 @@ class launcher {
   // Told twice to end: who ignores it is killed.
   rc::task<> insist() {
     co_await rc::sleep_for(settings_.grace());
-    if (running_) running_->end_with(SIGKILL);
+    terminals_.give_up();
+    if (running_) co_await running_->end_with(SIGKILL);
   }
 
   rc::loop& loop_;
   run::settings const& settings_;
   rc::signal_watcher signals_;
+  run::terminals terminals_;
   run::log_folder logs_;
   run::guard guard_;
   rc::listener at_;  // kept while a restart may need it
@@ -177,9 +184,12 @@ class launcher {
 }  // namespace
 
 int main(int argc, char** argv) {
+  rc::fill_standard_descriptors();
   if (argc > 4 && std::string_view(argv[1]) == "--exec-child") return run::exec_child(argv);
   if (argc == 3 && std::string_view(argv[1]) == "--guard") return run::guard_main(argv[2]);
 
+  // Without a reader lines are dropped, a log that is too large (ulimit -f) is told, and the job goes on; ranks start with the defaults.
+  for (const int ignored : {SIGPIPE, SIGXFSZ}) std::signal(ignored, SIG_IGN);
   run::settings s;
   CLI::App app("Starts N ranks of a program, each with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set, and sees them to their end.");
   try {

@@ -1,5 +1,4 @@
 // rollcall-server: serves a store until SIGINT, SIGTERM, or (with --until-eof) the end of its standard input.
-#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -56,6 +55,7 @@ rc::task<> server(rc::loop& loop, rc::listener at, bool until_eof) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  rc::fill_standard_descriptors();
   CLI::App app("Serves a key-value store that rollcall and PyTorch (TCPStore) clients can use.");
   std::string host = "127.0.0.1";
   int port = 29500;
@@ -67,8 +67,6 @@ int main(int argc, char** argv) {
   app.add_flag("--until-eof", until_eof, "end when standard input ends");
   CLI11_PARSE(app, argc, argv);
 
-  // Started without a standard input, the number must not fall to a socket of ours.
-  if (fcntl(STDIN_FILENO, F_GETFD) < 0 && open("/dev/null", O_RDONLY) < 0) return 1;
   set_file_limit(max_files);
   try {
     rc::listener at = rc::listen(rc::listen_options{}.host(host).port(port));

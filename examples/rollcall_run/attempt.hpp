@@ -16,6 +16,7 @@
 #include <rollcall/rt/combine.hpp>
 #include <rollcall/rt/event.hpp>
 #include <rollcall/rt/timer.hpp>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,16 +74,21 @@ inline std::string how_they_ended(std::vector<int> const& ranks, rc::exit_status
 
 class attempt {
  public:
-  attempt(rc::loop& l, settings const& s, guard& g, log_folder& logs, int number)
-      : loop_(l), settings_(s), guard_(g), logs_(logs), number_(number), begun_(l.now()), failed_(l) {}
+  attempt(rc::loop& l, settings const& s, guard& g, terminals& t, log_folder& logs, int number)
+      : loop_(l), settings_(s), guard_(g), terminals_(t), logs_(logs), number_(number), begun_(l.now()), failed_(l) {}
 
   /// `at`: where the store is; none on other nodes than node 0. An exception here leaves nothing running.
   void start(rc::listener const& at) {
     for (int local = 0; local < settings_.ranks; ++local) {
       const int number = settings_.first_rank() + local;
-      rank_output out(logs_, number_, number, settings_.quiet);
+      rank_output out(terminals_, logs_, number_, number, settings_.quiet);
       const rc::process_options how = command(local, at);
-      ranks_.emplace_back(number, std::move(out), rc::process::spawn(loop_, how), guard_);
+      try {
+        ranks_.emplace_back(number, std::move(out), rc::process::spawn(loop_, how), guard_);
+      } catch (rc::error const& e) {
+        throw std::runtime_error(fmt::format("rank {} cannot be started: {}; ulimit -n and -u say how many descriptors and processes there may be",
+                                             number, e.what()));
+      }
     }
   }
 
@@ -104,18 +110,21 @@ class attempt {
   void pass_on(int signal) {
     for (rank& r : ranks_) r.signal(signal);
   }
-  /// The same, with a line that says whom it concerns.
-  void end_with(int signal) {
+  /// The same, with a line that says whom it concerned.
+  rc::task<> end_with(int signal) {
     std::vector<int> running;
     for (rank& r : ranks_)
       if (!r.process().has_exited()) running.push_back(r.number());
-    if (running.empty()) return;
-    say(fmt::format("still running: {}; sent {}", rc::ranges_of(running), rc::signal_name(signal)));
+    if (running.empty()) co_return;
     pass_on(signal);
+    std::string text = fmt::format("still running: {}; sent {}", rc::ranges_of(running), rc::signal_name(signal));
+    co_await terminals_.say(std::move(text));
   }
 
   /// How all of them ended, and the last words of the one that failed first.
-  void report() {
+  rc::task<> report() {
+    std::string text;
+    const auto say = [&text](std::string const& line) { text += fmt::format("rollcall-run: {}\n", line); };
     say(fmt::format("{} rank{} of {} ended after {:.1f} s", ranks_.size(), ranks_.size() == 1 ? "" : "s", settings_.world(),
                     std::chrono::duration<double>(took_).count()));
     std::vector<std::pair<rc::exit_status, std::vector<int>>> kinds;
@@ -131,12 +140,16 @@ class attempt {
       }
     }
     for (auto const& [how, who] : kinds) say(fmt::format("  {}", how_they_ended(who, how)));
-    if (!failed()) return;
+    if (!failed()) {
+      co_await terminals_.write(STDERR_FILENO, std::move(text));
+      co_return;
+    }
     std::string words;
     for (std::string const& line : first_failure_->output().last_lines())
       words += fmt::format("  {}{}\n", first_failure_->output().prefix(), line);
     say(fmt::format("rank {} failed first; {}", first_failure_->number(), words.empty() ? "it said nothing" : "its last lines:"));
-    write_all(STDERR_FILENO, words);
+    text += words;
+    co_await terminals_.write(STDERR_FILENO, std::move(text));
   }
 
  private:
@@ -166,16 +179,21 @@ class attempt {
 
   rc::task<> copy_lines(rc::line_reader& from, int terminal, rank& r) {
     for (;;) {
-      const std::optional<std::string> line = co_await from.next_line();
+      std::optional<std::string> line = co_await from.next_line();
       if (!line) co_return;
-      r.output().line(terminal, *line);
+      co_await r.output().line(terminal, std::move(*line));
     }
   }
 
+  rc::task<> copy_output(rank& r, rc::event& all_said) {
+    co_await rc::when_all(copy_lines(r.process().out(), STDOUT_FILENO, r), copy_lines(r.process().err(), STDERR_FILENO, r));
+    all_said.set();
+  }
+
   rc::task<> follow(rank& r) {
+    rc::event all_said(loop_);
     rc::scope output(loop_);
-    output.spawn(copy_lines(r.process().out(), STDOUT_FILENO, r));
-    output.spawn(copy_lines(r.process().err(), STDERR_FILENO, r));
+    output.spawn(copy_output(r, all_said));
     const rc::exit_status how = co_await r.process().exited();
     r.has_ended(how);
     const bool failed_first = !how.success() && !failed();
@@ -183,25 +201,38 @@ class attempt {
       first_failure_ = &r;
       failed_.set();
     }
-    // Its last words; what it has started may hold its output open for longer.
-    const rc::result<void> all_said =
-        co_await rc::as_result(rc::with_deadline(output.join(), std::max<rc::duration>(settings_.grace(), 1s)));
+    // Its last words; what it has started may hold its output open for longer. While nobody reads ours, the time does not count.
+    for (rc::duration left = std::max<rc::duration>(settings_.grace(), 1s); !all_said.is_set() && left > 0s;) {
+      constexpr rc::duration step = 50ms;
+      const bool held_up = terminals_.held_up();
+      const rc::result<void> said = co_await rc::as_result(rc::with_deadline(all_said.wait(), step));
+      if (!said && said.error().code() != rc::errc::timed_out) throw rc::error(said.shared());
+      if (!held_up) left -= step;
+    }
     r.kill_what_it_left_behind();
-    if (failed_first) say(fmt::format("rank {} {}", r.number(), rc::to_string(how)));
+    output.request_stop();
+    co_await output.join();
+    if (failed_first) {
+      std::string text = fmt::format("rank {} {}", r.number(), rc::to_string(how));
+      co_await terminals_.say(std::move(text));
+    }
   }
 
   // After the first failure the others get time to say why they, too, cannot go on.
   rc::task<> end_the_others() {
     co_await failed_.wait();
     co_await rc::sleep_for(settings_.grace());
-    end_with(SIGTERM);
+    rc::scope told(loop_);  // told when somebody reads it; the ranks do not wait for that
+    told.spawn(end_with(SIGTERM));
     co_await rc::sleep_for(std::max<rc::duration>(settings_.grace(), 1s));
-    end_with(SIGKILL);
+    told.spawn(end_with(SIGKILL));
+    co_await told.join();
   }
 
   rc::loop& loop_;
   settings const& settings_;
   guard& guard_;
+  terminals& terminals_;
   log_folder& logs_;
   int number_;
   rc::time_point begun_;

@@ -2,16 +2,22 @@
 // Where lines go: the launcher's own, and those of the ranks.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <limits.h>
 #include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <deque>
 #include <filesystem>
 #include <rollcall/posix/address.hpp>
 #include <rollcall/posix/fd.hpp>
+#include <rollcall/rt/event.hpp>
+#include <rollcall/rt/loop.hpp>
+#include <rollcall/rt/task.hpp>
+#include <rollcall/rt/timer.hpp>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -22,8 +28,7 @@ namespace run {
 
 namespace rc = rollcall;
 
-/// All of `text` in one system call where that is possible, so that lines are never mixed. Blocking here is the back-pressure that holds
-/// up ranks whose lines nobody reads. Gives 0, or the errno of what failed.
+/// All of `text` in one system call where that is possible, so that lines are never mixed. Gives 0, or the errno of what failed.
 inline int write_all(int to, std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = write(to, text.data(), text.size());
@@ -40,6 +45,53 @@ inline int write_all(int to, std::string_view text) {
 }
 
 inline void say(std::string_view text) { write_all(STDERR_FILENO, fmt::format("rollcall-run: {}\n", text)); }
+
+/// Standard output and error, which all lines share. Whoever does not read them holds up the ranks whose lines they are, but never the
+/// launcher, which must still hear signals.
+class terminals {
+ public:
+  explicit terminals(rc::loop& l) : free_(l) { free_.set(); }
+
+  rc::task<> write(int to, std::string text) {
+    while (!free_.is_set()) co_await free_.wait();
+    const turn mine(free_);
+    for (std::string_view left = text; !left.empty();) {
+      while (!has_room(to)) {
+        if (gave_up_) co_return;
+        co_await rc::sleep_for(std::chrono::milliseconds(5));
+      }
+      // What a pipe with room takes without blocking. Without a reader lines are dropped.
+      const std::string_view piece = left.substr(0, PIPE_BUF);
+      if (write_all(to, piece) != 0) co_return;
+      left.remove_prefix(piece.size());
+    }
+  }
+  /// A line of the launcher's own.
+  rc::task<> say(std::string text) { return write(STDERR_FILENO, fmt::format("rollcall-run: {}\n", text)); }
+
+  /// Whether somebody waits for a reader.
+  [[nodiscard]] bool held_up() const { return !free_.is_set(); }
+  /// From now on lines that nobody reads are dropped.
+  void give_up() { gave_up_ = true; }
+
+ private:
+  class turn {
+   public:
+    explicit turn(rc::event& free) : free_(free) { free_.reset(); }
+    turn(turn const&) = delete;
+    turn& operator=(turn const&) = delete;
+    ~turn() { free_.set(); }
+
+   private:
+    rc::event& free_;
+  };
+  static bool has_room(int to) {
+    pollfd room{to, POLLOUT, 0};
+    return poll(&room, 1, 0) != 0;  // an error is told by write()
+  }
+  rc::event free_;
+  bool gave_up_ = false;
+};
 
 /// The files of one run: D/rank-3.log, or D/attempt-1/rank-3.log. What cannot be written is an error at the start of the job; later it is
 /// told once, and the job goes on.
@@ -86,11 +138,10 @@ class log_folder {
 /// Where the lines of one rank go; remembers the last ones.
 class rank_output {
  public:
-  rank_output(log_folder& logs, int attempt, int rank, bool quiet)
-      : logs_(logs), file_(logs.path(attempt, rank)), prefix_(fmt::format("[{}] ", rank)), quiet_(quiet), log_(logs.open(attempt, rank)) {}
+  rank_output(terminals& shared, log_folder& logs, int attempt, int rank, bool quiet)
+      : terminals_(shared), logs_(logs), file_(logs.path(attempt, rank)), prefix_(fmt::format("[{}] ", rank)), quiet_(quiet), log_(logs.open(attempt, rank)) {}
 
-  void line(int terminal, std::string_view text) {
-    if (!quiet_) write_all(terminal, fmt::format("{}{}\n", prefix_, text));  // without a reader lines are dropped
+  rc::task<> line(int terminal, std::string text) {
     if (log_) {
       if (const int why = write_all(log_.get(), fmt::format("{}\n", text)); why != 0) {
         logs_.failed(file_, why);
@@ -98,7 +149,10 @@ class rank_output {
       }
     }
     if (last_.size() == lines_kept) last_.pop_front();
-    last_.push_back(text.size() <= longest_kept ? std::string(text) : fmt::format("{}...", text.substr(0, longest_kept)));
+    last_.push_back(text.size() <= longest_kept ? text : fmt::format("{}...", text.substr(0, longest_kept)));
+    if (quiet_) co_return;
+    std::string shown = fmt::format("{}{}\n", prefix_, text);
+    co_await terminals_.write(terminal, std::move(shown));
   }
   [[nodiscard]] std::string const& prefix() const { return prefix_; }
   [[nodiscard]] std::deque<std::string> const& last_lines() const { return last_; }
@@ -106,6 +160,7 @@ class rank_output {
  private:
   static constexpr std::size_t lines_kept = 10;
   static constexpr std::size_t longest_kept = 2000;  // bytes
+  terminals& terminals_;
   log_folder& logs_;
   std::string file_;
   std::string prefix_;

@@ -32,6 +32,12 @@ int after_blank(string const& line) {
   if (blank == line.npos) FAIL("no number at the end of '" << line << "'");
   return std::atoi(line.c_str() + blank);
 }
+bool signal_is_pending(int pid, int number) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (string l; std::getline(status, l);)
+    if (l.starts_with("ShdPnd:")) return (std::strtoull(l.c_str() + 7, nullptr, 16) >> (number - 1) & 1) != 0;
+  return false;
+}
 string content(std::filesystem::path const& file) {
   std::ifstream in(file, std::ios::binary);
   return string(std::istreambuf_iterator<char>(in), {});
@@ -354,6 +360,18 @@ TEST_CASE("a log that cannot be written any more is told once, and nothing is lo
   CHECK(content(here.path / "rank-0.log").starts_with("line 0\nline 1\n"));
 }
 
+TEST_CASE("a log that may not grow is told once, and the job goes on", "[launcher]") {
+  NEEDS_EXAMPLE(launcher, "rollcall-run");
+  const watchdog dog(current_case());
+  const folder here;
+  const string lines = "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i + 1)); done";
+  child job({"/bin/sh", "-c", "ulimit -f 1; exec \"$0\" -n 2 --log-dir " + string(here.path) + " /bin/sh -c '" + lines + "'", launcher});
+  CHECK(job.finish() == 0);
+  CHECK(lines_of(job.output()).size() == 6000);
+  CHECK(lines_of(job.errors()).size() == 1);
+  CHECK(contains(job.errors(), "EFBIG"));
+}
+
 TEST_CASE("quiet shows only the launcher's own lines, and success has none", "[launcher]") {
   NEEDS_EXAMPLE(launcher, "rollcall-run");
   const watchdog dog(current_case());
@@ -417,6 +435,68 @@ TEST_CASE("ranks that ignore a signal get SIGKILL some time after the second", "
   job.kill(SIGTERM);
   CHECK(job.finish() == 128 + SIGKILL);
   CHECK(contains(job.errors(), "still running: 0-1; sent SIGKILL"));
+}
+
+TEST_CASE("a launcher whose lines nobody reads still ends the ranks when it is told to", "[launcher]") {
+  NEEDS_EXAMPLE(launcher, "rollcall-run");
+  const watchdog dog(current_case());
+  const folder here;
+  const string pid_file = string(here.path) + "/$RANK";
+  child job(shell_job(launcher, {"-n", "2", "--grace", "0.5"},
+                      "trap '' TERM; echo process $$ > " + pid_file + ".new; mv " + pid_file + ".new " + pid_file +
+                          "; while :; do echo a line that nobody reads; done"));
+  std::vector<int> pids;
+  for (char const* rank : {"0", "1"}) {
+    while (!std::filesystem::exists(here.path / rank)) std::this_thread::yield();
+    pids.push_back(after_blank(lines_of(content(here.path / rank)).front()));
+  }
+  job.kill(SIGTERM);
+  while (signal_is_pending(job.pid(), SIGTERM)) std::this_thread::yield();
+  job.kill(SIGTERM);
+  pids.push_back(job.pid());
+  gone_at_last(pids);
+  CHECK(job.finish() == 128 + SIGKILL);
+}
+
+TEST_CASE("a job goes on when the reader of its lines is gone", "[launcher]") {
+  NEEDS_EXAMPLE(launcher, "rollcall-run");
+  const watchdog dog(current_case());
+  const string lines = "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i + 1)); done; grep SigIgn /proc/self/status >&2; exit 7";
+  child job({"/bin/sh", "-c", "{ \"$0\" -n 2 /bin/sh -c '" + lines + "'; echo status $? >&2; } | head -n 1", launcher});
+  CHECK(job.finish() == 0);
+  CHECK(lines_of(job.output()).size() == 1);
+  INFO(job.errors());
+  CHECK(has_line(job.errors(), "status 7"));
+  // The ranks do not inherit what keeps the launcher alive.
+  for (string const& line : lines_of(job.errors())) {
+    const std::size_t ignored = line.find("] SigIgn:\t");
+    if (ignored == line.npos) continue;
+    const auto signals = std::strtoull(line.c_str() + ignored + 10, nullptr, 16);
+    CHECK((signals >> (SIGPIPE - 1) & 1) == 0);
+    CHECK((signals >> (SIGXFSZ - 1) & 1) == 0);
+  }
+}
+
+TEST_CASE("programs that are started without standard descriptors work all the same", "[launcher]") {
+  NEEDS_EXAMPLE(launcher, "rollcall-run");
+  NEEDS_EXAMPLE(barrier, "barrier");
+  NEEDS_EXAMPLE(server, "rollcall-server");
+  const watchdog dog(current_case());
+  for (char const* closed : {"0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"}) {
+    INFO(closed);
+    const folder here;
+    child job({"/bin/sh", "-c", words({"exec \"$0\" -n 3 --log-dir", string(here.path), "\"$1\" --runs 3", closed}), launcher, barrier});
+    CHECK(job.finish() == 0);
+    for (char const* rank : {"0", "1", "2"})
+      CHECK(lines_with(content(here.path / (string("rank-") + rank + ".log")), "mean of 3 barriers: ") == 1);
+    child failing({"/bin/sh", "-c", words({"exec \"$0\" -n 2 --quiet /bin/sh -c 'exit 5'", closed}), launcher});
+    CHECK(failing.finish() == 5);
+    child ranks(shell_job(launcher, {"-n", "3"}, words({"exec", barrier, "--runs 3", closed})));
+    CHECK(ranks.finish() == 0);
+    CHECK(lines_with(ranks.output(), "mean of 3 barriers: ") == (string_view(closed).find("1>") == string_view::npos ? 3U : 0U));
+    child served({"/bin/sh", "-c", words({"exec \"$0\" --port 0 --until-eof </dev/null", closed}), server});
+    CHECK(served.finish() == 0);
+  }
 }
 
 TEST_CASE("a launcher that is killed leaves neither ranks, nor what they started, nor its guard", "[launcher]") {

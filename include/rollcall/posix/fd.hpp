@@ -1,4 +1,5 @@
 #pragma once
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -36,6 +37,14 @@ class unique_fd {
  private:
   int fd_ = -1;
 };
+
+/// Opens /dev/null on those of the descriptors 0, 1 and 2 that are closed. Otherwise the next socket gets the number: what is written to
+/// standard output or error goes there, and libuv aborts when it closes it. For the first line of main() in a program that may be
+/// started without them; a library must not.
+inline void fill_standard_descriptors() noexcept {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
+    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF) static_cast<void>(::open("/dev/null", O_RDWR));
+}
 
 }  // namespace v0
 }  // namespace rollcall
