@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -252,6 +253,7 @@ int main(int argc, char** argv) {
   app.footer(help_footer);
   try {
     app.parse(argc, argv);
+    if (std::isnan(timeout) || std::isnan(interval)) throw CLI::ValidationError("--timeout and --interval take numbers");
   } catch (CLI::ParseError const& e) {
     return app.exit(e) == 0 ? EXIT_SUCCESS : usage_error;
   }

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <rollcall/core/clock.hpp>
 #include <string>
@@ -42,8 +43,8 @@ constexpr char const* help_footer =
     "A restart ends every rank first. The port stays, and no attempt sees what an earlier one has stored: a store that the launcher hosts\n"
     "starts empty again, and connections that still waited for the old one are closed. Restarts are for one node only: a launcher can end\n"
     "only its own ranks, and those of the other nodes would stay in the attempt before.\n\n"
-    "Nothing that a rank has started outlives the launcher, however it ends: process groups are killed, and every process whose\n"
-    "environment still has the launcher's mark (ROLLCALL_LAUNCHERS).\n\n"
+    "Nothing that a rank has started outlives the launcher: process groups are killed, orphans, and every process whose environment\n"
+    "still has the launcher's mark (ROLLCALL_LAUNCHERS). Where the launcher itself is killed, its guard does all but the orphans.\n\n"
     "SIGINT and SIGTERM are passed on; after the second, ranks that still run when the grace is over get SIGKILL. The exit status is that\n"
     "of the rank that failed first, 128 + signal where one killed it; 2 for wrong options; 126 or 127 for a PROGRAM that cannot be "
     "started.";
@@ -75,7 +76,7 @@ inline void parse(CLI::App& app, settings& s, int argc, char** argv) {
   app.add_flag("--quiet", s.quiet, "Show nothing of what the ranks say");
   app.add_flag("--summary", s.summary, "Say how the ranks ended, also when all went well");
   app.add_option("--grace", s.grace_seconds, "Seconds from the first failure until the other ranks get SIGTERM (default 2)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0.0, 1e9))
       ->type_name("SECONDS");
   app.add_option("--run-id", s.run_id, "What TORCHELASTIC_RUN_ID says (default none)")->type_name("ID");
   app.footer(help_footer);
@@ -87,6 +88,7 @@ inline void parse(CLI::App& app, settings& s, int argc, char** argv) {
   if (n->count() > 0 && s.nodes > 1)
     wrong(fmt::format("-n is the short form for one node: with --nnodes {} it takes --nproc-per-node P", s.nodes));
   if (n->count() + per_node->count() == 0) wrong("how many ranks? -n N, or --nproc-per-node P");
+  if (std::isnan(s.grace_seconds)) wrong("--grace is not a number");
   if (s.node_rank >= s.nodes) {
     wrong(fmt::format("--node-rank {} is not below --nnodes {}{}", s.node_rank, s.nodes, nodes->count() > 0 ? "" : ", the default"));
   }

@@ -133,6 +133,16 @@ TEST_CASE("four processes with fresh objects pass 1,000 rounds one by one, and t
   }
 }
 
+TEST_CASE("what is no number is refused as a time", "[programs]") {
+  NEEDS_EXAMPLE(launcher, "rollcall-run");
+  NEEDS_EXAMPLE(barrier, "barrier");
+  for (std::vector<string> const& command : std::vector<std::vector<string>>{
+           {launcher, "-n", "1", "--grace", "nan", "/bin/true"}, {barrier, "--timeout", "nan"}, {barrier, "--interval", "-1"}}) {
+    child wrong(command);
+    CHECK(wrong.finish() == 2);
+  }
+}
+
 TEST_CASE("a terminal shows a bar with who is waited for, other places get lines", "[programs]") {
   NEEDS_EXAMPLE(server, "rollcall-server");
   NEEDS_EXAMPLE(barrier, "barrier");

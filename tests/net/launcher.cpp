@@ -529,13 +529,23 @@ TEST_CASE("a launcher that ends leaves nothing that its ranks have started", "[l
     const folder here;
     const string left = string(here.path) + "/$RANK";
     child job(shell_job(launcher, {"-n", "2", "--grace", "0"},
-                        "sleep 600 & echo child $!; setsid sh -c 'echo session $$; : > " + left + "; exec sleep 600' & while ! [ -e " +
-                            left + " ]; do sleep 0.02; done; exit " + status));
+                        "sleep 600 & echo child $!; env -i setsid sh -c 'echo bare $$; : > " + left + ".bare; exec sleep 600' & "
+                        "setsid sh -c 'echo session $$; : > " + left + "; exec sleep 600' & while ! [ -e " +
+                            left + " -a -e " + left + ".bare ]; do sleep 0.02; done; exit " + status));
     std::vector<int> pids;
-    for (int i = 0; i < 4; ++i) pids.push_back(after_blank(job.line()));
+    for (int i = 0; i < 6; ++i) pids.push_back(after_blank(job.line()));
     CHECK(job.finish() == std::atoi(status));
     gone_at_last(pids);
   }
+}
+
+TEST_CASE("children that the launcher's shell had before are not the launcher's", "[launcher]") {
+  NEEDS_EXAMPLE(launcher, "rollcall-run");
+  child job({"/bin/sh", "-c", "sleep 600 > /dev/null 2>&1 & echo before $!; exec " + launcher + " -n 1 /bin/true"});
+  const int before = after_blank(job.line());
+  CHECK(job.finish() == 0);
+  CHECK(process_exists(before));
+  ::kill(before, SIGKILL);
 }
 
 TEST_CASE("a launcher inside a rank has its own mark, and ends with the outer one", "[launcher]") {
