@@ -265,7 +265,10 @@ inline task<client_ptr> connect_client(loop_core* core, std::string host, int po
       // An attempt that stands still is given up some time: the host may have got another address.
       const time_point attempt_until = std::min(until, core->now() + longest_attempt);
       client_ptr client = co_await with_deadline(std::move(once), attempt_until);
-      if (client) co_return client;
+      if (client) {
+        client->resolve_by(resolver);
+        co_return client;
+      }
     } catch (error const& e) {
       if (e.code() != errc::timed_out) throw;
     }

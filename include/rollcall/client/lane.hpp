@@ -9,6 +9,7 @@
 #include "../core/result.hpp"
 #include "../engine/session.hpp"
 #include "../net/tcp.hpp"
+#include "request.hpp"
 
 namespace rollcall {
 inline namespace v0 {
@@ -44,14 +45,21 @@ class lane_owner {
 /// connection stands; they leave behind the handshake.
 class lane final : private net::stream_sink {
  public:
-  lane(loop_core& core, lane_owner& owner, std::string_view peer) : core_(core), owner_(owner), peer_(peer), greeting_(*this) {}
+  lane(loop_core& core, lane_owner& owner, std::string_view peer) : core_(core), owner_(&owner), peer_(peer), greeting_(*this) {}
   lane(lane const&) = delete;
   lane& operator=(lane const&) = delete;
 
+  /// Belongs to somebody else from now on.
+  void rebind(lane_owner& owner) noexcept { owner_ = &owner; }
+  /// What is tried out on this lane; it serves nothing else meanwhile.
+  [[nodiscard]] op_family trial() const noexcept { return trial_; }
+  void set_trial(op_family f) noexcept { trial_ = f; }
   [[nodiscard]] engine::session& session() noexcept { return session_; }
   [[nodiscard]] std::string const& peer() const noexcept { return peer_; }
   [[nodiscard]] bool ready() const noexcept { return state_ == state::ready; }
   [[nodiscard]] bool dead() const noexcept { return state_ == state::dead; }
+  /// The handshake was answered, also when the lane is dead now.
+  [[nodiscard]] bool greeted() const noexcept { return greeted_; }
   /// Bytes that wait for the server to read, in bytes.
   [[nodiscard]] std::size_t backlog() noexcept { return unsent_.size() - sent_ + session_.output().size(); }
 
@@ -139,7 +147,7 @@ class lane final : private net::stream_sink {
       } else if (lane_.state_ == state::greeting) {
         if (r.number > wire::check_not_ready) lane_.not_a_store_ = true;
         if (lane_.not_a_store_) return;
-        lane_.greeted(r.number == wire::check_ready);
+        lane_.on_greeted(r.number == wire::check_ready);
       } else {
         lane_.introduced(r.bytes);
       }
@@ -149,9 +157,10 @@ class lane final : private net::stream_sink {
     lane& lane_;
   };
 
-  void greeted(bool rollcall_server) noexcept {
+  void on_greeted(bool rollcall_server) noexcept {
     state_ = state::ready;
-    server_info& info = owner_.info();
+    greeted_ = true;
+    server_info& info = owner_->info();
     info.is_rollcall = rollcall_server;
     if (rollcall_server && !info.has_instance && session_.takes_command()) {
       // Who it is, for reconnect(); nobody waits for it.
@@ -162,12 +171,12 @@ class lane final : private net::stream_sink {
       greeting_.with_ping = false;
       session_.send(&greeting_, std::string_view(get, sizeof get), {}, wire::reply_form::bytes);
     }
-    owner_.lane_ready(*this);
+    owner_->lane_ready(*this);
     flush();
   }
   void introduced(std::string_view value) noexcept {
     if (value.size() < wire::capability_bytes) return;
-    server_info& info = owner_.info();
+    server_info& info = owner_->info();
     info.version = wire::load<std::uint32_t>(value.data());
     info.capabilities = wire::load<std::uint64_t>(value.data() + 4);
     value.copy(info.instance.data(), info.instance.size(), 12);
@@ -231,15 +240,17 @@ class lane final : private net::stream_sink {
     stream_.reset();
     f.with_peer(peer_);
     why_ = std::make_shared<failure const>(std::move(f));
-    owner_.lane_lost(*this, why_, handshake);
+    owner_->lane_lost(*this, why_, handshake);
     session_.lost();
   }
 
   static constexpr std::size_t keep_capacity = 64 * 1024;
   loop_core& core_;
-  lane_owner& owner_;
+  lane_owner* owner_;
   std::string peer_;
   state state_ = state::dialling;
+  op_family trial_ = op_family::common;
+  bool greeted_ = false;
   bool not_a_store_ = false;
   engine::session session_;
   greeter greeting_;

@@ -41,23 +41,78 @@ class request_bytes {
 /// What nobody stores: COMPARE_SET(key, this, this) changes nothing, and answers this only where the key is missing (protocol 4.1).
 inline constexpr std::string_view absent_key("\0rollcall:none\0\0", 16);
 /// The two values of that request, as they are sent.
-[[nodiscard]] inline std::string absent_twice() {
-  std::string bytes(2 * (8 + absent_key.size()), '\0');
-  for (std::size_t at = 0; at < bytes.size(); at += bytes.size() / 2) {
-    bytes[at] = static_cast<char>(absent_key.size());
-    bytes.replace(at + 8, absent_key.size(), absent_key);
-  }
-  return bytes;
-}
+inline constexpr std::string_view absent_twice(
+    "\x10\0\0\0\0\0\0\0\0rollcall:none\0\0"
+    "\x10\0\0\0\0\0\0\0\0rollcall:none\0\0",
+    48);
 
 enum class op_kind : unsigned char {
-  set, get, find, add, check, wait, delete_key, num_keys, compare_set, append, multi_get, multi_set, fetch, multi_fetch
+  set,
+  get,
+  find,
+  add,
+  check,
+  wait,
+  delete_key,
+  num_keys,
+  compare_set,
+  append,
+  multi_get,
+  multi_set,
+  fetch,
+  multi_fetch,
+  get_into,
+  queue_push,
+  queue_pop,
+  queue_pop_now,
+  queue_len,
+  list_keys,
+  server_barrier,
+  ping,
+  flush,
 };
 
-[[nodiscard]] constexpr std::string_view to_string(op_kind k) noexcept {
-  constexpr std::string_view names[] = {"set",      "get",         "find",   "add",       "check",     "wait", "delete_key",
-                                        "num_keys", "compare_set", "append", "multi_get", "multi_set", "get",       "multi_get"};
-  return names[static_cast<std::size_t>(k)];
+/// Opcodes that came into the protocol together, so that a server knows all of a family or none (protocol 2).
+enum class op_family : unsigned char { common, queues, list_keys, barrier };
+inline constexpr std::size_t op_family_count = 4;
+
+/// What is fixed for each kind of operation.
+struct op_traits {
+  std::string_view name;
+  bool changes;      // it changes something: its effect may be unknown
+  bool counts_keys;  // the encoded request counts its keys (CHECK and WAIT do; reads are kept as the WAIT they may become)
+  bool has_key;      // it names one or more keys
+  op_family family;
+};
+
+[[nodiscard]] constexpr op_traits traits_of(op_kind k) noexcept {
+  constexpr op_family common = op_family::common;
+  switch (k) {
+    case op_kind::set: return {"set", true, false, true, common};
+    case op_kind::get: return {"get", false, true, true, common};
+    case op_kind::find: return {"find", false, true, true, common};
+    case op_kind::add: return {"add", true, false, true, common};
+    case op_kind::check: return {"check", false, true, true, common};
+    case op_kind::wait: return {"wait", false, true, true, common};
+    case op_kind::delete_key: return {"delete_key", true, false, true, common};
+    case op_kind::num_keys: return {"num_keys", false, false, false, common};
+    case op_kind::compare_set: return {"compare_set", true, false, true, common};
+    case op_kind::append: return {"append", true, false, true, common};
+    case op_kind::multi_get: return {"multi_get", false, true, true, common};
+    case op_kind::multi_set: return {"multi_set", true, true, true, common};
+    case op_kind::fetch: return {"get", false, false, true, common};
+    case op_kind::multi_fetch: return {"multi_get", false, true, true, common};
+    case op_kind::get_into: return {"get_into", false, true, true, common};
+    case op_kind::queue_push: return {"queue_push", true, false, true, op_family::queues};
+    case op_kind::queue_pop: return {"queue_pop", false, true, true, op_family::queues};
+    case op_kind::queue_pop_now: return {"queue_pop_now", false, true, true, op_family::queues};
+    case op_kind::queue_len: return {"queue_len", false, false, true, op_family::queues};
+    case op_kind::list_keys: return {"list_keys", false, false, false, op_family::list_keys};
+    case op_kind::server_barrier: return {"server_barrier", true, false, true, op_family::barrier};
+    case op_kind::ping: return {"ping", false, false, false, common};
+    case op_kind::flush: return {"flush", true, false, false, common};
+  }
+  return {};
 }
 
 }  // namespace detail

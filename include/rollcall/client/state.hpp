@@ -1,4 +1,6 @@
 #pragma once
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -7,9 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "../net/resolve.hpp"
 #include "../rt/loop.hpp"
+#include "give_back.hpp"
 #include "lane.hpp"
 #include "options.hpp"
+#include "popped.hpp"
+#include "sends.hpp"
 
 namespace rollcall {
 inline namespace v0 {
@@ -38,7 +44,7 @@ class client_ptr {
 };
 
 /// One store client: its lanes (one in the common case), and who may use which. What the handles and operations share.
-class client_state final : private lane_owner, private ready_node {
+class client_state final : private lane_owner, private popped_items::owner, private ready_node {
  public:
   client_state(loop_core& core, std::string host, int port, client_options options)
       : ready_node([](ready_node& n) noexcept { static_cast<client_state&>(n).flush(); }),
@@ -86,6 +92,16 @@ class client_state final : private lane_owner, private ready_node {
     dialler_ = std::move(further);
     if (identity != 0) identity_ = identity;
   }
+  [[nodiscard]] std::shared_ptr<net::dialler> const& dialler() const noexcept { return dialler_; }
+  /// Who resolves the host again for clone() and reconnect(); empty for a client on a stream.
+  void resolve_by(resolve_fn f) noexcept { resolver_ = std::move(f); }
+  [[nodiscard]] resolve_fn const& resolver() const noexcept { return resolver_; }
+  /// The first lane, dialled by dialler().
+  void begin_dialling(std::uint32_t nonce) {
+    lane& l = add_lane();
+    l.greet(nonce, with_ping_);
+    l.dial(*dialler_);
+  }
   /// Called once when the first lane is ready or lost.
   void on_greeted(void (*f)(void*) noexcept, void* arg) noexcept {
     greeted_ = f;
@@ -94,20 +110,74 @@ class client_state final : private lane_owner, private ready_node {
   [[nodiscard]] bool ready() const noexcept { return !lanes_.empty() && lanes_.front()->ready(); }
 
   /// A lane that takes a command now; opens one more where all are occupied by waits that cannot be preempted. nullptr: no more
-  /// may be opened.
+  /// may be opened. What is sent behind send_set() and its kin goes the same way as they, so that it finds them done.
   lane* command_lane() {
+    if (sends_.outstanding()) return sends_.through();
     for (auto const& l : lanes_)
-      if (!l->dead() && l->session().takes_wait()) return l.get();
+      if (usable(*l) && l->session().takes_wait()) return l.get();
     for (auto const& l : lanes_)
-      if (!l->dead() && l->session().takes_command()) return l.get();
+      if (usable(*l) && l->session().takes_command()) return l.get();
     return open_lane();
   }
-  /// A lane whose tail is free.
-  lane* wait_lane() {
+  /// A lane whose tail is free. A wait that cannot be preempted does not bar the way of unconfirmed sends.
+  lane* wait_lane(bool preemptible) {
     for (auto const& l : lanes_)
-      if (!l->dead() && l->session().takes_wait()) return l.get();
+      if (usable(*l) && l->session().takes_wait() && (preemptible || !sends_.outstanding() || l.get() != sends_.through())) return l.get();
     return open_lane();
   }
+  /// Whether the server is known to take the opcodes of a family; on a server that is not ours only their first use can tell.
+  [[nodiscard]] bool knows(op_family f) const noexcept { return info_.is_rollcall || f == op_family::common || known_[index(f)]; }
+  /// A connection of its own for the first use of a family: a server that does not know it closes there.
+  lane* trial_lane(op_family f) {
+    for (auto const& l : lanes_)
+      if (!l->dead() && l->trial() == f && l->session().takes_wait()) return l.get();
+    lane* const l = open_lane();
+    if (l) l->set_trial(f);
+    return l;
+  }
+  /// The server has answered on a trial lane, which serves everybody from now on.
+  void learned(lane& l) noexcept {
+    known_[index(l.trial())] = true;
+    l.set_trial(op_family::common);
+  }
+
+  [[nodiscard]] bool takes_ping() const noexcept { return with_ping_; }
+  [[nodiscard]] std::uint32_t next_nonce() noexcept { return ++nonce_; }
+
+  /// What send_set() and its kin do: stages what `encode(std::string&)` appends.
+  template <class F>
+  void send(std::string_view name, F encode) {
+    const auto refuse = [&](errc code, std::string why) {
+      failure f(code, name, std::move(why));
+      return error(std::move(f.with_peer(endpoint())));
+    };
+    if (closed_) throw refuse(closed_->code(), closed_->detail());
+    lane* const l = command_lane();
+    if (!l) throw refuse(errc::limit, "all connections of this store are in use (client_options::max_lanes)");
+    if (l->backlog() > options_.max_unsent())
+      throw refuse(errc::limit, "the server does not read: " + std::to_string(l->backlog()) + " bytes wait for it (client_options::max_unsent)");
+    sends_.post(*l, encode);
+    request_flush();
+  }
+  /// What send_set() and its kin have sent.
+  [[nodiscard]] unconfirmed_sends& sends() noexcept { return sends_; }
+
+  [[nodiscard]] bool take_popped(std::string_view key, std::string& out) { return items_ && items_->take(key, out); }
+  /// The reply to the QUEUE_POP of an operation that has ended is still due: its item goes to the next pop.
+  void keep_popped(std::string_view key, lane& l, engine::exchange& from) {
+    if (!items_) items_ = std::make_unique<popped_items>(static_cast<popped_items::owner&>(*this));
+    items_->expect(key, l.session(), from);
+  }
+
+  /// BARRIERs that were sent for an operation that has ended: their arrivals count, and must not be repeated.
+  void remember_arrival(std::string_view key) { arrivals_.emplace_back(key); }
+  [[nodiscard]] bool take_arrival(std::string_view key) noexcept {
+    const auto at = std::find(arrivals_.begin(), arrivals_.end(), key);
+    if (at == arrivals_.end()) return false;
+    arrivals_.erase(at);
+    return true;
+  }
+
   /// Something was staged: it is written in this loop turn, after everything that is ready now has staged its own.
   void request_flush() noexcept {
     if (!list_hook<ready_tag>::linked()) core_.schedule(*this);
@@ -117,30 +187,76 @@ class client_state final : private lane_owner, private ready_node {
   }
 
   /// A running operation keeps the host's loop alive; an idle connection does not.
-  void operation_begins() noexcept {
-    if (++running_ == 1 && !lanes_.empty()) lanes_.front()->keep_alive(true);
+  void operation_begins(running_op& op) noexcept {
+    if (running_.empty() && !lanes_.empty()) lanes_.front()->keep_alive(true);
+    running_.push_back(op);
   }
-  void operation_ends() noexcept {
-    if (--running_ == 0 && !lanes_.empty()) lanes_.front()->keep_alive(false);
+  void operation_ends(running_op& op) noexcept {
+    static_cast<list_hook<running_tag>&>(op).unlink();
+    if (running_.empty() && !lanes_.empty()) lanes_.front()->keep_alive(false);
   }
 
-  /// Everything pending fails with errc::closed. Idempotent.
+  /// Everything pending fails with errc::closed, and items that were popped for nobody go back to their queues. Idempotent.
   void close() {
     core_.check_thread();
-    if (!closed_) close(std::make_shared<failure const>(failure(errc::closed, "store", "the store was closed").with_peer(endpoint())));
+    if (!closed_) return end(std::make_shared<failure const>(failure(errc::closed, "store", "the store was closed").with_peer(endpoint())), true);
+    drop_items();
+  }
+  /// Goes on with the connections of another client, which has just made them and shares them with nobody.
+  void adopt(client_state& fresh) noexcept {
+    lanes_ = std::move(fresh.lanes_);
+    fresh.lanes_.clear();
+    for (auto const& l : lanes_) l->rebind(*this);
+    peer_ = fresh.peer_;
+    with_ping_ = fresh.with_ping_;
+    if (!(info_.has_instance && fresh.info_.has_instance)) arrivals_.clear();
+    info_ = fresh.info_;
+    known_ = {};
+    closed_ = nullptr;
+    if (!lanes_.empty()) lanes_.front()->keep_alive(!running_.empty());
+    request_flush();
   }
 
  private:
   friend class client_ptr;
   ~client_state() {
-    for (auto const& l : lanes_) l->close(nullptr);
+    end(nullptr, true);
+    drop_items();
     lanes_.clear();
     core_.release();
   }
-  void close(failure_ptr why) noexcept {
+  /// All operations and connections end. Items that were popped for nobody go back where `returns`, else after a reconnect().
+  void end(failure_ptr why, bool returns) noexcept {
+    if (!closed_) flush();  // what send_set() and its kin have staged in this turn
     closed_ = std::move(why);
+    sends_.lose(closed_);
+    while (!running_.empty()) running_.pop_front().store_ends();
+    if (items_) return_items(returns);
     for (auto const& l : lanes_) l->close(closed_);
   }
+  void return_items(bool all) noexcept {
+    try {
+      give_back::lanes stay;
+      for (auto& l : lanes_)
+        if (!l->dead() && items_->expects_from(l->session())) stay.push_back(std::move(l));
+      std::erase(lanes_, nullptr);
+      if (all && stay.empty() && items_->kept() > 0) {
+        const auto l = std::find_if(lanes_.begin(), lanes_.end(), [](auto const& x) { return usable(*x); });
+        if (l != lanes_.end()) stay.push_back(std::move(*l));
+        std::erase(lanes_, nullptr);
+      }
+      if (!stay.empty()) give_back::start(core_, std::move(stay), std::move(items_), info_);
+    } catch (std::exception const&) {  // no memory: the items are lost with the connections
+    }
+  }
+  void drop_items() noexcept {
+    if (items_ && items_->kept() > 0)
+      core_.log(log_level::warning, std::to_string(items_->kept()) + " items of queues at " + endpoint() +
+                                        ", popped for operations that had ended, are lost with the store: its connection was lost before");
+    items_ = nullptr;
+  }
+  [[nodiscard]] static constexpr std::size_t index(op_family f) noexcept { return static_cast<std::size_t>(f); }
+  [[nodiscard]] static bool usable(lane const& l) noexcept { return !l.dead() && l.trial() == op_family::common; }
   lane& add_lane() {
     lanes_.push_back(std::unique_ptr<lane>(new lane(core_, *this, endpoint())));
     return *lanes_.back();
@@ -161,7 +277,7 @@ class client_state final : private lane_owner, private ready_node {
   }
   void lane_ready(lane& l) noexcept override {
     if (&l == lanes_.front().get()) {
-      l.keep_alive(running_ > 0);
+      l.keep_alive(!running_.empty());
       report();
     } else {
       l.keep_alive(false);
@@ -169,10 +285,26 @@ class client_state final : private lane_owner, private ready_node {
   }
   void lane_lost(lane& l, failure_ptr const& why, bool handshake) noexcept override {
     const bool first = &l == lanes_.front().get();
-    if (!first && handshake) return;  // only what was staged on it fails
-    if (!closed_) close(why);
+    if (!first && (handshake || l.trial() != op_family::common)) return;  // only what was staged on it fails
+    if (!closed_) end(why, false);
     if (first && handshake) report();
   }
+  /// For the first pop of the key that has not ended, else for the next one.
+  void item_arrived(std::string_view key, std::string_view item) noexcept override {
+    for (running_op* op = running_.empty() ? nullptr : &running_.front(); op; op = running_.next(*op))
+      if (op->pops(key)) return op->take_item(item);
+    try {
+      items_->keep(key, item);
+    } catch (std::exception const&) {
+      item_lost(key);
+    }
+  }
+  void item_lost(std::string_view key) noexcept override {
+    std::string line = "an item of queue '";
+    append_printable(line, key.substr(key.starts_with('/')), 80);
+    core_.log(log_level::warning, line + "' may be lost: the connection to " + endpoint() + " ended before a pop that was stopped was answered");
+  }
+  void pop_settled() noexcept override {}
   void report() noexcept {
     if (auto f = std::exchange(greeted_, nullptr)) f(greeted_arg_);
   }
@@ -182,14 +314,20 @@ class client_state final : private lane_owner, private ready_node {
   int port_;
   client_options options_;
   std::size_t references_ = 0;
-  std::size_t running_ = 0;
+  list<running_op, running_tag> running_;
   socket_address peer_;
   std::shared_ptr<net::dialler> dialler_;
   bool with_ping_ = true;  // what the first lane's handshake showed that the server takes
   server_info info_;
+  std::uint32_t nonce_ = 0;
   std::uint64_t identity_ = (std::uint64_t{std::random_device()()} << 32) | std::random_device()();
   failure_ptr closed_;
+  resolve_fn resolver_;
+  std::array<bool, op_family_count> known_{};
+  std::vector<std::string> arrivals_;  // keys in wire form
   std::vector<std::unique_ptr<lane>> lanes_;
+  unconfirmed_sends sends_;
+  std::unique_ptr<popped_items> items_;
   void (*greeted_)(void*) noexcept = nullptr;
   void* greeted_arg_ = nullptr;
 };

@@ -30,6 +30,7 @@ enum class errc : int {
   resolve,          ///< the host name could not be resolved before the deadline
   io,               ///< any other error of the operating system; the text names it
   failed,           ///< a barrier was decided against: a member is missing, twice there, or gave up
+  server_replaced,  ///< another server answers at the address: what the old one held is gone
 };
 
 /// Whether a request took effect: may I retry?
@@ -54,6 +55,7 @@ enum class effect : unsigned char {
     case errc::resolve: return "cannot resolve host";
     case errc::io: return "system error";
     case errc::failed: return "failed";
+    case errc::server_replaced: return "server replaced";
   }
   return "unknown error";
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -84,10 +85,25 @@ class session {
       engage(*x);
     }
   }
-  /// A request without a reply; x completes when a later reply shows that it was executed. An exchange that posts does not wait.
+  /// A request in three pieces, for what is put together at the last moment.
+  void send(exchange* x, std::string_view head, std::string_view body, std::string_view end, wire::reply_form form) {
+    clear_tail();
+    out_.append(head);
+    out_.append(body);
+    send(x, end, {}, form);
+  }
+  /// A request without a reply; x completes when a later reply shows that it, and all that x has posted before, was executed. An
+  /// exchange that posts does not wait.
   void post(exchange& x, std::string_view request) {
     clear_tail();
     out_.append(request);
+    cover_later(x);
+  }
+  /// The same, of what `encode(std::string&)` appends.
+  template <std::invocable<std::string&> F>
+  void post(exchange& x, F encode) {
+    clear_tail();
+    encode(out_);
     cover_later(x);
   }
   /// A WAIT or BARRIER. `request` must stay valid while x is engaged: it may be written again when it is `preemptible`, which only
@@ -121,6 +137,16 @@ class session {
       }
     }
     release(x);
+  }
+  /// The replies that are due to `from` go to `to`, which was in nothing; `from` leaves. Neither a wait nor unreplied requests.
+  void hand_over(exchange& from, exchange& to) noexcept {
+    ROLLCALL_ASSERT(from.slots_ > 0 && !to.engaged() && waiter_ != &from && !static_cast<list_hook<fenced_tag>&>(from).linked());
+    for (std::uint64_t n = from.first_slot_; n < from.first_slot_ + from.slots_; ++n)
+      if (n >= first_slot_ && at(n).who == &from) at(n).who = &to;
+    to.first_slot_ = from.first_slot_;
+    to.slots_ = from.slots_;
+    engage(to);
+    release(from);
   }
   /// Cancels the wait of x but keeps x: `01` is swallowed, `00` completes it. Used when a wait has expired.
   void cancel(exchange& x) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "../client/connect.hpp"
-#include "../client/operation.hpp"
+#include "../client/operations.hpp"
 
 namespace rollcall {
 inline namespace v0 {
@@ -35,18 +35,7 @@ class creation;
 }  // namespace detail
 
 /// A client of one store server: a cheap handle that may be copied; the connection closes with the last handle and operation.
-///
-/// Every operation encodes its request before it returns, so what it was given may die then, and is sent when it is awaited, spawned
-/// or started. Several may be awaited at once: requests pipeline on one connection, and a wait never delays another operation (one is
-/// interrupted and sent again, or another connection is opened: docs/design/session.md). Unless it says otherwise, an operation
-///
-///   errors    throws rollcall::error: timed_out past its limit, cancelled, disconnected when the connection is lost, closed, protocol,
-///             limit when a key or value is too long. error::effect() tells whether a change took place.
-///   cancel    completes in that loop turn and never waits for the server; the connection stays usable.
-///   limit     client_options::timeout(), 300 s unless set, counted from the await.
-///
-/// One loop's thread only. Keys and values are opaque bytes.
-class tcp_store {
+class tcp_store : public store_operations {
  public:
   /// Connects to the store at `host` and `port` (1..65535), resolving, retrying and shaking hands until `limit` has passed.
   ///
@@ -76,108 +65,21 @@ class tcp_store {
   /// Include <rollcall/stores/create.hpp>, which describes it.
   [[nodiscard]] static inline task<tcp_store> create(loop& l, std::string_view host, int port, create_options const& options);
 
-  /// Stores `value` (at most 8 MiB) under `key`; completes when the server has applied it. effect unknown once it was sent.
-  [[nodiscard]] operation<void> set(std::string_view key, std::string_view value) const {
-    auto op = make<void>(detail::op_kind::set, client_->options().timeout());
-    if (fits(op, "set", key) && value_fits(op, "set", key, value)) wire::encode_set(op.request_, prefix, key, value);
-    return op;
-  }
-  /// The value of `key`, once it exists.
-  [[nodiscard]] operation<std::string> get(std::string_view key) const { return get(key, client_->options().timeout()); }
-  [[nodiscard]] operation<std::string> get(std::string_view key, deadline limit) const {
-    auto op = make<std::string>(detail::op_kind::get, limit);
-    if (fits(op, "get", key)) wire::encode_wait(op.request_, prefix, keys(key));
-    return op;
-  }
-  /// The value of `key`, or none when it does not exist now.
-  [[nodiscard]] operation<std::optional<std::string>> find(std::string_view key) const {
-    auto op = make<std::optional<std::string>>(detail::op_kind::find, client_->options().timeout());
-    if (fits(op, "find", key)) wire::encode_wait(op.request_, prefix, keys(key));
-    return op;
-  }
-  /// Adds `delta` to the decimal number under `key` (0 where it is missing) and gives the sum. A value that is no number, and a sum past
-  /// 64 bits, make the server close the connection (protocol 4.2). effect unknown once it was sent; never retried.
-  [[nodiscard]] operation<std::int64_t> add(std::string_view key, std::int64_t delta) const {
-    auto op = make<std::int64_t>(detail::op_kind::add, client_->options().timeout());
-    if (fits(op, "add", key)) wire::encode_add(op.request_, prefix, key, delta);
-    return op;
-  }
-  /// Whether every key exists now (true for no keys).
-  [[nodiscard]] operation<bool> check(keys k) const {
-    auto op = make<bool>(detail::op_kind::check, client_->options().timeout());
-    if (fit(op, "check", k)) wire::encode_check(op.request_, prefix, k);
-    return op;
-  }
-  /// Waits until every key exists: 0..131072 keys. "Existed at some moment", not "all exist now" (protocol 7.3).
+  /// Another client of the same server, on a connection of its own with the same options; it never owns the server.
   ///
-  /// errors    timed_out names the keys that are still missing (of the first 64; to learn which may take 100 ms past the limit).
-  /// cancel    as if never called; no state remains at the server.
-  [[nodiscard]] operation<void> wait(keys k) const { return wait(k, client_->options().timeout()); }
-  [[nodiscard]] operation<void> wait(keys k, deadline limit) const {
-    auto op = make<void>(detail::op_kind::wait, limit);
-    if (fit(op, "wait", k)) wire::encode_wait(op.request_, prefix, k);
-    return op;
-  }
-  /// Deletes `key`; whether it existed. effect unknown once it was sent.
-  [[nodiscard]] operation<bool> delete_key(std::string_view key) const {
-    auto op = make<bool>(detail::op_kind::delete_key, client_->options().timeout());
-    if (fits(op, "delete_key", key)) wire::encode_delete_key(op.request_, prefix, key);
-    return op;
-  }
-  /// How many keys the server holds, internal ones (`init/`) included (protocol 4).
-  [[nodiscard]] operation<std::int64_t> num_keys() const {
-    auto op = make<std::int64_t>(detail::op_kind::num_keys, client_->options().timeout());
-    wire::encode_num_keys(op.request_);
-    return op;
-  }
+  /// limit     as connect().
+  /// errors    what connect() throws; unsupported for a store over a stream without a dialler.
+  /// cancel    as if never called.
+  [[nodiscard]] task<tcp_store> clone(deadline limit = std::chrono::seconds(300)) const { return clone_task(client_, limit); }
 
-  /// Stores `desired` if the value is `expected`, or if the key is missing and `expected` is empty. Gives the value there is afterwards;
-  /// `expected` itself where the key is missing and `expected` is not empty (protocol 4.1). effect unknown once it was sent.
-  [[nodiscard]] operation<std::string> compare_set(std::string_view key, std::string_view expected, std::string_view desired) const {
-    auto op = make<std::string>(detail::op_kind::compare_set, client_->options().timeout());
-    if (fits(op, "compare_set", key) && value_fits(op, "compare_set", key, expected) && value_fits(op, "compare_set", key, desired))
-      wire::encode_compare_set(op.request_, prefix, key, expected, desired);
-    return op;
-  }
-  /// Adds `value` to the end of what `key` holds, or creates it; completes when applied. effect unknown once it was sent.
-  [[nodiscard]] operation<void> append(std::string_view key, std::string_view value) const {
-    auto op = make<void>(detail::op_kind::append, client_->options().timeout());
-    if (fits(op, "append", key) && value_fits(op, "append", key, value)) wire::encode_append(op.request_, prefix, key, value);
-    return op;
-  }
-  /// The values of 0..131072 keys, in order, once all of them exist.
-  [[nodiscard]] operation<std::vector<std::string>> multi_get(keys k) const { return multi_get(k, client_->options().timeout()); }
-  [[nodiscard]] operation<std::vector<std::string>> multi_get(keys k, deadline limit) const {
-    auto op = make<std::vector<std::string>>(detail::op_kind::multi_get, limit);
-    if (fit(op, "multi_get", k)) wire::encode_wait(op.request_, prefix, k);
-    return op;
-  }
-  /// Sets several keys: all or none on rollcall's servers, one after the other on PyTorch's (protocol 4). Completes when applied.
-  [[nodiscard]] operation<void> multi_set(pairs p) const {
-    auto op = make<void>(detail::op_kind::multi_set, client_->options().timeout());
-    if (p.size() > max_keys) {
-      op.refuse(failure(errc::limit, "multi_set", std::to_string(p.size()) + " pairs, the limit is " + std::to_string(max_keys)));
-      return op;
-    }
-    for (kv const& one : p)
-      if (!fits(op, "multi_set", one.key) || !value_fits(op, "multi_set", one.key, one.value)) return op;
-    wire::encode_multi_set(op.request_, prefix, p);
-    return op;
-  }
-
-  /// For rollcall's own layers: GET and nothing else, of a key that is known to exist. Elsewhere it may cost the connection.
-  [[nodiscard]] operation<std::string> fetch_existing(std::string_view key, deadline limit) const {
-    auto op = make<std::string>(detail::op_kind::fetch, limit);
-    if (fits(op, "get", key)) wire::encode_get(op.request_, prefix, key);
-    return op;
-  }
-
-  [[nodiscard]] operation<std::vector<std::string>> fetch_existing(keys k, deadline limit) const {
-    if (k.empty()) return multi_get(k, limit);
-    auto op = make<std::vector<std::string>>(detail::op_kind::multi_fetch, limit);
-    if (fit(op, "multi_get", k)) wire::encode_wait(op.request_, prefix, k);
-    return op;
-  }
+  /// Connects again after a loss or a close(), for all copies of this handle. Nothing that failed is repeated: that is the caller's
+  /// decision (error::effect()). At once where the store is open.
+  ///
+  /// limit     as connect(): resolves, retries and shakes hands until then.
+  /// errors    server_replaced when another server answers than the one before, both rollcall's: what was stored is gone. PyTorch's
+  ///           servers cannot be told apart. Else what connect() throws; the store stays closed.
+  /// cancel    the store stays closed.
+  [[nodiscard]] task<> reconnect(deadline limit) const { return reconnect_task(client_, limit); }
 
   /// For a store that owns its server (create() with is_master): serves on until all other clients have disconnected, or `limit` has
   /// passed; then this store gives its server up, which ends with its last owner. Who leaves last by this cuts nobody off. At once for
@@ -191,7 +93,9 @@ class tcp_store {
   /// Whether a server lives in this process as long as this store, or a copy of it, does.
   [[nodiscard]] bool owns_server() const noexcept { return owner_ && owner_->serves(); }
 
-  /// Closes the connection; pending and later operations fail with errc::closed. Idempotent, does not suspend.
+  /// Closes the connection; pending and later operations fail with errc::closed. Idempotent, does not suspend. What send_set() and its
+  /// kin have staged is written before, as far as the socket takes it. Items that were popped for stopped operations are pushed back at
+  /// the tails of their queues, which may keep the loop alive for up to 2 s.
   void close() const { client_->close(); }
   /// False once the store was closed or its connection lost.
   [[nodiscard]] bool is_open() const noexcept { return client_ && !client_->closed(); }
@@ -206,10 +110,7 @@ class tcp_store {
   [[nodiscard]] detail::loop_core& core() const noexcept { return client_->core(); }
 
  private:
-  static constexpr std::string_view prefix = "/";  // the client's, not the server's (protocol 1)
-  static constexpr std::size_t max_keys = 131072;   // in one request (protocol 6)
-
-  explicit tcp_store(detail::client_ptr c, detail::owner_ptr o = {}) noexcept : client_(std::move(c)), owner_(std::move(o)) {}
+  explicit tcp_store(detail::client_ptr c, detail::owner_ptr o = {}) noexcept : store_operations(std::move(c)), owner_(std::move(o)) {}
   static task<> drain_task(detail::owner_ptr owner, detail::client_ptr client, deadline limit) {
     if (owner) co_await owner->drain(std::move(client), limit);
   }
@@ -225,55 +126,49 @@ class tcp_store {
     if (!c->ready()) throw error(c->why_closed());
     co_return tcp_store(std::move(c));
   }
-  template <class T>
-  [[nodiscard]] operation<T> make(detail::op_kind k, deadline limit) const {
-    return operation<T>(client_, k, limit);
-  }
-  template <class T>
-  bool fits(operation<T>& op, std::string_view name, std::string_view key) const {
-    const std::size_t most = client_->options().max_key_bytes();
-    if (key.size() <= most) return true;
-    failure f(errc::limit, name, "the key has " + std::to_string(key.size()) + " bytes, the limit is " + std::to_string(most));
-    op.refuse(std::move(f.with_key(key.substr(0, 80))));
-    return false;
-  }
-  template <class T>
-  bool value_fits(operation<T>& op, std::string_view name, std::string_view key, std::string_view value) const {
-    const std::size_t most = client_->options().max_value_bytes();
-    if (value.size() <= most) return true;
-    failure f(errc::limit, name, "the value has " + std::to_string(value.size()) + " bytes, the limit is " + std::to_string(most));
-    op.refuse(std::move(f.with_key(key)));
-    return false;
-  }
-  template <class T>
-  bool fit(operation<T>& op, std::string_view name, keys const& k) const {
-    if (k.size() > max_keys) {
-      op.refuse(failure(errc::limit, name, std::to_string(k.size()) + " keys, the limit is " + std::to_string(max_keys)));
-      return false;
+  /// One more client of the server of `c`.
+  static task<detail::client_ptr> another(detail::client_ptr c, deadline limit) {
+    detail::loop_core* const core = &c->core();
+    if (!c->dialler()) {
+      if (!c->resolver()) throw error(errc::unsupported, "connect", "this store stands on a stream that nobody can dial again");
+      co_return co_await detail::connect_client(core, c->host(), c->port(), limit, c->options(), c->resolver());
     }
-    for (std::size_t i = 0; i < k.size(); ++i)
-      if (!fits(op, name, k[i])) return false;
-    return true;
+    const time_point until = limit.from(core->now());
+    detail::back_off pauses;
+    for (;;) {
+      detail::client_ptr fresh(new detail::client_state(*core, c->host(), c->port(), c->options()));
+      fresh->stand_on(c->dialler(), 0);
+      fresh->begin_dialling(pauses.nonce());
+      task<> greeted = detail::greeted(fresh);
+      co_await with_deadline(std::move(greeted), until);
+      if (fresh->ready()) co_return fresh;
+      const errc why = fresh->why_closed()->code();
+      if ((why != errc::refused && why != errc::disconnected) || core->now() >= until) throw error(fresh->why_closed());
+      co_await with_deadline(sleep_for(pauses.next()), until);
+    }
   }
-  // Keys in wire form, for what is outside the name space of users (protocol 1).
-  [[nodiscard]] operation<std::int64_t> add_raw(std::string_view wire_key, std::int64_t delta, deadline limit) const {
-    auto op = make<std::int64_t>(detail::op_kind::add, limit);
-    wire::encode_add(op.request_, {}, wire_key, delta);
-    return op;
+  static task<tcp_store> clone_task(detail::client_ptr c, deadline limit) {
+    detail::client_ptr fresh = co_await another(std::move(c), limit);
+    co_return tcp_store(std::move(fresh));
   }
-  [[nodiscard]] operation<void> append_raw(std::string_view wire_key, std::string_view value, deadline limit) const {
-    auto op = make<void>(detail::op_kind::append, limit);
-    wire::encode_append(op.request_, {}, wire_key, value);
-    return op;
-  }
-  [[nodiscard]] operation<std::string> fetch_raw(std::string_view wire_key, deadline limit) const {
-    auto op = make<std::string>(detail::op_kind::fetch, limit);
-    wire::encode_get(op.request_, {}, wire_key);
-    return op;
+  static task<> reconnect_task(detail::client_ptr c, deadline limit) {
+    const time_point begun = c->core().now();
+    if (!c->closed()) co_return;
+    tcp_store fresh(co_await another(c, limit.from(begun)));
+    // Who it is was asked right behind the handshake: known when anything else is answered.
+    static_cast<void>(co_await fresh.ping(limit.from(begun)));
+    detail::server_info const& before = c->info();
+    detail::server_info const& now = fresh.client_->info();
+    if (before.has_instance && (!now.has_instance || now.instance != before.instance)) {
+      failure f(errc::server_replaced, "reconnect",
+                now.is_rollcall ? "another server answers there; what the old one held is gone" : "a server that is not rollcall's answers there");
+      f.with_peer(c->endpoint());
+      throw error(f.with_times(c->core().now() - begun, limit.length(begun)));
+    }
+    if (c->closed()) c->adopt(*fresh.client_);  // else another copy of the handle was quicker
   }
 
   friend class detail::creation;
-  detail::client_ptr client_;
   detail::owner_ptr owner_;
 };
 static_assert(await_safe<tcp_store>);
