@@ -26,10 +26,13 @@ void with_store(F f, rc::client_options options = {}) {
 }
 
 /// Every operation by number, for tests that go through all of them; its value is dropped.
-constexpr int operation_count = 13;
-constexpr string_view operation_names[operation_count] = {"set",        "get",      "find",        "add",    "check",     "wait",     "wait",
-                                                          "delete_key", "num_keys", "compare_set", "append", "multi_get", "multi_set"};
-constexpr bool changes[operation_count] = {true, false, false, true, false, false, false, true, false, true, true, false, true};
+constexpr int operation_count = 21;
+constexpr string_view operation_names[operation_count] = {"set",        "get",           "find",      "add",        "check",         "wait",      "wait",
+                                                          "delete_key", "num_keys",      "compare_set", "append",   "multi_get",     "multi_set", "queue_push",
+                                                          "queue_pop",  "queue_pop_now", "queue_len", "list_keys",  "server_barrier", "ping",     "get_into"};
+constexpr bool changes[operation_count] = {true, false, false, true,  false, false, false, true,  false, true, true,
+                                           false, true, true,  false, false, false, false, true, false, false};
+constexpr bool has_key(int which) { return which != 8 && which != 17 && which != 19; }
 
 template <class Op>
 rc::task<> dropped(Op op) {
@@ -49,7 +52,18 @@ rc::task<> any_operation(rc::tcp_store const& s, int which, string key) {
     case 9: return dropped(s.compare_set(key, "", "1"));
     case 10: return dropped(s.append(key, "1"));
     case 11: return dropped(s.multi_get({string_view(key), string_view("no such key")}));
-    default: return dropped(s.multi_set({rc::kv(key, "1"), rc::kv("other", "2")}));
+    case 12: return dropped(s.multi_set({rc::kv(key, "1"), rc::kv("other", "2")}));
+    case 13: return dropped(s.queue_push(key + "/queue", "1"));
+    case 14: return dropped(s.queue_pop(key + "/queue"));
+    case 15: return dropped(s.queue_pop_now(key + "/queue"));
+    case 16: return dropped(s.queue_len(key + "/queue"));
+    case 17: return dropped(s.list_keys());
+    case 18: return dropped(s.server_barrier(key + "/barrier", 2));
+    case 19: return dropped(s.ping());
+    default: {
+      static char room[64];
+      return dropped(s.get_into(key, room));
+    }
   }
 }
 
@@ -590,7 +604,7 @@ TEST_CASE("against a frozen server every operation keeps its own limit, and afte
       CHECK(f.elapsed() < 2s);
       CHECK(contains(f.message(), at));
       CHECK(contains(f.message(), "100 ms"));
-      if (which != 8) CHECK(contains(f.message(), "'key'"));
+      if (has_key(which)) CHECK(contains(f.message(), which >= 13 && which <= 18 ? "'key/" : "'key'"));
       CHECK(f.effect() == (changes[which] ? rc::effect::unknown : rc::effect::none));
     };
     server.kill(SIGSTOP);

@@ -58,8 +58,6 @@ class lane final : private net::stream_sink {
   [[nodiscard]] std::string const& peer() const noexcept { return peer_; }
   [[nodiscard]] bool ready() const noexcept { return state_ == state::ready; }
   [[nodiscard]] bool dead() const noexcept { return state_ == state::dead; }
-  /// The handshake was answered, also when the lane is dead now.
-  [[nodiscard]] bool greeted() const noexcept { return greeted_; }
   /// Bytes that wait for the server to read, in bytes.
   [[nodiscard]] std::size_t backlog() noexcept { return unsent_.size() - sent_ + session_.output().size(); }
 
@@ -147,7 +145,7 @@ class lane final : private net::stream_sink {
       } else if (lane_.state_ == state::greeting) {
         if (r.number > wire::check_not_ready) lane_.not_a_store_ = true;
         if (lane_.not_a_store_) return;
-        lane_.on_greeted(r.number == wire::check_ready);
+        lane_.greeted(r.number == wire::check_ready);
       } else {
         lane_.introduced(r.bytes);
       }
@@ -157,9 +155,8 @@ class lane final : private net::stream_sink {
     lane& lane_;
   };
 
-  void on_greeted(bool rollcall_server) noexcept {
+  void greeted(bool rollcall_server) noexcept {
     state_ = state::ready;
-    greeted_ = true;
     server_info& info = owner_->info();
     info.is_rollcall = rollcall_server;
     if (rollcall_server && !info.has_instance && session_.takes_command()) {
@@ -250,7 +247,6 @@ class lane final : private net::stream_sink {
   std::string peer_;
   state state_ = state::dialling;
   op_family trial_ = op_family::common;
-  bool greeted_ = false;
   bool not_a_store_ = false;
   engine::session session_;
   greeter greeting_;

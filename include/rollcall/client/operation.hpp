@@ -79,6 +79,7 @@ class store_op : private waiter, private engine::exchange, private timer_node, p
     autopsy,
     popping,
     pausing,
+    knocking,
     trying,
     doubting,
     asking
@@ -153,6 +154,7 @@ class store_op : private waiter, private engine::exchange, private timer_node, p
   void pause();
   void resume();
   void try_out();
+  void try_it();
   void tried(wire::reply const* r);
   void ask();
   void told(bool key_is_there);

@@ -169,6 +169,7 @@ inline void store_op::on_reply(std::size_t index, wire::reply& r) noexcept {
         if (!engine::exchange::engaged()) conclude();
         return;
       case phase::popping: return popped(r);
+      case phase::knocking: return try_it();
       case phase::trying: return tried(&r);
       case phase::asking: return told(r.number == wire::check_ready);
       case phase::unsent:

@@ -75,19 +75,28 @@ inline void store_op::resume() {
   if (active_) client_->request_flush();
 }
 
-// A server that is not ours may not know the opcode and close the connection at it. So the first use has a connection of its own: the
-// request itself where it changes nothing, QUEUE_LEN for the queues; a BARRIER can only be tried.
+// A server that is not ours may not know the opcode and close the connection at it. So the first use has a connection of its own, once
+// that stands: the request itself where it changes nothing, QUEUE_LEN for the queues; a BARRIER can only be tried.
 
 inline void store_op::try_out() {
-  if (!take(client_->trial_lane(traits().family), phase::trying)) return;
-  if (kind_ == op_kind::server_barrier) {
+  if (take(client_->trial_lane(traits().family), phase::knocking)) send(check_none, {}, wire::reply_form::u8);
+}
+/// The connection stands.
+inline void store_op::try_it() {
+  const op_family family = traits().family;
+  if (client_->knows(family)) {
+    start_known();
+  } else if (family != op_family::barrier) {
+    phase_ = phase::trying;
+    family == op_family::list_keys ? send({}, request_.view(), wire::reply_form::list) : send("\x10", key_with_length(), wire::reply_form::i64);
+  } else if (lane_->session().takes_wait()) {
+    phase_ = phase::trying;
     in_doubt_ = resumable_ = true;
     lane_->session().wait(*this, request_.view(), false);
-  } else if (kind_ == op_kind::list_keys) {
-    send({}, request_.view(), wire::reply_form::list);
   } else {
-    send("\x10", key_with_length(), wire::reply_form::i64);
+    try_out();
   }
+  client_->request_flush();
 }
 /// The server has answered: it knows the opcodes. `r`: nullptr for the end of a BARRIER.
 inline void store_op::tried(wire::reply const* r) {
