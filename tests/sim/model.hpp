@@ -1,6 +1,8 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -42,10 +44,14 @@ struct request {
     switch (op) {
       case opcode::ping: nonce = r.nonce; break;
       case opcode::set:
-      case opcode::append: key = r.key, value = r.value; break;
+      case opcode::append:
+      case opcode::queue_push: key = r.key, value = r.value; break;
       case opcode::compare_set: key = r.key, value = r.value, value2 = r.value2; break;
-      case opcode::add: key = r.key, number = r.number; break;
+      case opcode::add:
+      case opcode::barrier: key = r.key, number = r.number; break;
       case opcode::get:
+      case opcode::queue_pop:
+      case opcode::queue_len:
       case opcode::delete_key: key = r.key; break;
       case opcode::check:
       case opcode::wait:
@@ -82,6 +88,7 @@ struct peer {
   std::list<request> queue;  // read by the server, not executed yet
   rc::wire::request_decoder decoder;
   std::string out;  // what the server must have written and has not yet
+  std::deque<std::pair<std::uint64_t, std::size_t>> lists;  // where and how long in its stream are replies to LIST_KEYS: in no order
   std::uint64_t bytes_out = 0;
   bool inside = false;  // a call of the server's sink is on the stack
   bool closed = false;
@@ -143,6 +150,26 @@ class model {
     ++events;
     when_.push_back(clock->now());
     ++seen[static_cast<std::size_t>(r.op)];
+    // A connection that was woken for an item of a queue takes it with its next request; if that is another one, the next in line is
+    // woken. CANCEL_WAIT comes first, so that it is not offered what it drops.
+    const std::vector<std::string> granted = take_grants(p);
+    const bool first = r.op == opcode::queue_pop || r.op == opcode::cancel_wait;
+    if (!first) pass_on(p, granted);
+    perform(p, r);
+    if (first) pass_on(p, granted);
+  }
+
+  /// One value that was pushed: how often it was taken from its queue, and how often it was brought back.
+  struct item {
+    int client = 0;  // who took it last
+    std::uint64_t popped = 0, returned = 0;
+  };
+  std::map<std::string, item> items;  // by value
+  std::map<std::string, std::deque<std::string>> queues;
+
+ private:
+  void perform(peer& p, request const& r) {
+    using rc::wire::opcode;
     switch (r.op) {
       case opcode::validate: break;
       case opcode::ping: put<std::uint32_t>(p, r.nonce); break;
@@ -191,14 +218,14 @@ class model {
       }
       case opcode::check: {
         bool all = true;
-        for (std::string const& k : r.fields) all = all && (kv_.contains(k) || k == rc::wire::capability_key);
+        for (std::string const& k : r.fields) all = all && (ready(k) || k == rc::wire::capability_key);
         put<char>(p, static_cast<char>(all ? rc::wire::check_ready : rc::wire::check_not_ready));
         break;
       }
       case opcode::wait: {
         waiting w{&p, {}};
         for (std::string const& k : r.fields)
-          if (!kv_.contains(k)) w.missing.insert(k);
+          if (!ready(k)) w.missing.push_back(k);
         if (w.missing.empty()) {
           p.out += '\0';
         } else {
@@ -224,22 +251,121 @@ class model {
         for (std::size_t i = 0; i + 1 < r.fields.size(); i += 2) store(r.fields[i], r.fields[i + 1]);
         break;
       case opcode::cancel_wait:
-        forget(p);
+        drop_waits(p);
         p.out += '\1';
         break;
+      case opcode::queue_push: {
+        auto const i = items.find(r.value);
+        if (i != items.end() && i->second.popped > i->second.returned) {
+          ++i->second.returned;
+        } else {
+          note(p, r, id_in(r.value), r.key, r.value);
+          items.try_emplace(r.value);
+        }
+        queues[r.key].push_back(r.value);
+        queue_changed(r.key);
+        wake_one(r.key);
+        break;
+      }
+      case opcode::queue_pop: {
+        auto& q = queues[r.key];
+        put<std::int64_t>(p, static_cast<std::int64_t>(q.size()));
+        if (q.empty()) break;
+        bytes(p, q.front());
+        item& i = items[q.front()];
+        ++i.popped;
+        i.client = p.client;
+        q.pop_front();
+        queue_changed(r.key);
+        break;
+      }
+      case opcode::queue_len: put<std::int64_t>(p, static_cast<std::int64_t>(queues[r.key].size())); break;
+      case opcode::list_keys: {
+        const std::size_t before = p.out.size();
+        put<std::int64_t>(p, static_cast<std::int64_t>(kv_.size()));
+        for (auto const& [k, v] : kv_) bytes(p, k);
+        p.lists.emplace_back(p.bytes_out + before, p.out.size() - before);
+        break;
+      }
+      case opcode::barrier: {
+        const auto k = kv_.find(r.key);
+        const std::int64_t count = (k == kv_.end() ? 0 : std::stoll(k->second)) + 1;
+        kv_[r.key] = std::to_string(count);
+        changed(r.key, kv_[r.key]);
+        note(p, r, 0, r.key, {});
+        if (count < r.number) {
+          waits_.push_back(waiting{&p, {r.key}});
+        } else {
+          wake_all(r.key);
+          p.out += '\0';
+        }
+        break;
+      }
       default: complain("a request that the client has no reason to send: " + std::string(rc::wire::to_string(r.op)));
     }
   }
+
+ public:
   /// The peer is gone, or has sent its end.
   void forget(peer& p) {
-    waits_.remove_if([&p](waiting const& w) { return w.who == &p; });
+    drop_waits(p);
+    const std::vector<std::string> granted = take_grants(p);
+    pass_on(p, granted);
   }
 
  private:
   struct waiting {
     peer* who;
-    std::set<std::string> missing;
+    std::vector<std::string> missing;
   };
+
+  [[nodiscard]] bool ready(std::string const& k) { return kv_.contains(k) || !queues[k].empty(); }
+  void drop_waits(peer& p) {
+    waits_.remove_if([&p](waiting const& w) { return w.who == &p; });
+  }
+  /// The first in line for `key` has seen it once; tells who, if that was the last that its wait needed. False: nobody is in line.
+  bool advance(std::string const& key, peer*& finished) {
+    finished = nullptr;
+    for (auto w = waits_.begin(); w != waits_.end(); ++w) {
+      const auto k = std::find(w->missing.begin(), w->missing.end(), key);
+      if (k == w->missing.end()) continue;
+      w->missing.erase(k);
+      if (!w->missing.empty()) return true;
+      finished = w->who;
+      finished->out += '\0';
+      waits_.erase(w);
+      return true;
+    }
+    return false;
+  }
+  void wake_all(std::string const& key) {
+    peer* who = nullptr;
+    while (advance(key, who)) {}
+  }
+  void wake_one(std::string const& key) {
+    peer* who = nullptr;
+    while (advance(key, who))
+      if (who) return grants_.emplace_back(who, key), void();
+  }
+  [[nodiscard]] std::vector<std::string> take_grants(peer& p) {
+    std::vector<std::string> mine;
+    for (auto const& g : grants_)
+      if (g.first == &p) mine.push_back(g.second);
+    std::reverse(mine.begin(), mine.end());
+    return mine;
+  }
+  void pass_on(peer& p, std::vector<std::string> const& mine) {
+    for (std::string const& k : mine) {
+      grants_.erase(std::find(grants_.begin(), grants_.end(), std::pair(&p, k)));
+      const auto awake = std::count_if(grants_.begin(), grants_.end(), [&](auto const& g) { return g.second == k; });
+      if (std::ssize(queues[k]) > awake) wake_one(k);
+    }
+  }
+  /// The history of a queue is that of its length: as text, none where it is empty.
+  void queue_changed(std::string const& key) {
+    const std::size_t n = queues[key].size();
+    changed(key, n != 0 ? std::optional(std::to_string(n)) : std::nullopt);
+  }
 
   template <class T>
   static void put(peer& p, T v) {
@@ -268,14 +394,7 @@ class model {
   void store(std::string const& key, std::string value) {
     kv_[key] = value;
     changed(key, std::move(value));
-    for (auto w = waits_.begin(); w != waits_.end();) {
-      if (w->missing.erase(key) > 0 && w->missing.empty()) {
-        w->who->out += '\0';
-        w = waits_.erase(w);
-      } else {
-        ++w;
-      }
-    }
+    wake_all(key);
   }
 
   rc::engine::store_options options_;
@@ -283,6 +402,7 @@ class model {
   std::map<std::string, std::vector<version>> history_;
   std::vector<std::pair<std::uint64_t, std::int64_t>> keys_;
   std::list<waiting> waits_;
+  std::vector<std::pair<peer*, std::string>> grants_;
   std::vector<rc::time_point> when_;
 
  public:
@@ -328,12 +448,42 @@ class tap final : public rc::net::stream, private rc::net::stream_sink {
     if (!std::exchange(p.gone, true)) m.forget(p);
   }
   static void compare(model& m, peer& p, std::string& written) {
-    if (written.empty()) return;
-    if (!p.out.starts_with(written))
-      m.complain("the server has not written what it should, after " + std::to_string(p.bytes_out) + " bytes");
-    p.bytes_out += written.size();
-    p.out.erase(0, written.size());
-    written.clear();
+    while (!written.empty()) {
+      std::size_t n = written.size();
+      if (!p.lists.empty()) {
+        auto const& [at, size] = p.lists.front();
+        if (at == p.bytes_out) {
+          if (written.size() < size) return;  // the rest of the list is still to come
+          if (sorted(written.substr(0, size)) != sorted(p.out.substr(0, size))) m.complain("a LIST_KEYS is not answered with the keys");
+          take(p, written, size);
+          p.lists.pop_front();
+          continue;
+        }
+        n = std::min<std::size_t>(n, static_cast<std::size_t>(at - p.bytes_out));
+      }
+      if (n > p.out.size() || p.out.compare(0, n, written, 0, n) != 0) {
+        m.complain("the server has not written what it should, after " + std::to_string(p.bytes_out) + " bytes");
+        n = written.size();
+      }
+      take(p, written, n);
+    }
+  }
+  static void take(peer& p, std::string& written, std::size_t n) {
+    p.bytes_out += n;
+    p.out.erase(0, n);
+    written.erase(0, n);
+  }
+  static std::vector<std::string> sorted(std::string const& list) {
+    std::vector<std::string> keys;
+    for (std::size_t at = 8; at + 8 <= list.size();) {
+      const auto n = static_cast<std::size_t>(rc::wire::load<std::uint64_t>(list.data() + at));
+      if (n > list.size() - at - 8) return {list};
+      keys.push_back(list.substr(at + 8, n));
+      at += 8 + n;
+    }
+    keys.push_back(list.substr(0, 8));
+    std::sort(keys.begin(), keys.end());
+    return keys;
   }
   /// Runs one call of the server's sink, which may delete this, then lets the model do what the server did in it.
   template <class F>
@@ -363,7 +513,7 @@ class tap final : public rc::net::stream, private rc::net::stream_sink {
       compare(m, *p, written_);
       if (ends) leave(m, *p);
     } else {
-      if (!p->out.starts_with(rest)) m.complain("the last bytes of the server are wrong");
+      compare(m, *p, rest);
       leave(m, *p);
     }
   }

@@ -13,9 +13,13 @@ using namespace sim;
 
 namespace {
 
-enum class verb : unsigned char { set, get, find, add, check, wait, delete_key, num_keys, compare_set, append, multi_get, multi_set };
-constexpr char const* names[] = {"set",        "get",      "find",        "add",    "check",     "wait",
-                                 "delete_key", "num_keys", "compare_set", "append", "multi_get", "multi_set"};
+enum class verb : unsigned char {
+  set, get, find, add, check, wait, delete_key, num_keys, compare_set, append, multi_get, multi_set,
+  queue_push, queue_pop, queue_pop_now, queue_len, list_keys, server_barrier, ping, get_into, flush
+};
+constexpr char const* names[] = {"set",        "get",       "find",          "add",       "check",     "wait",           "delete_key",
+                                 "num_keys",   "compare_set", "append",      "multi_get", "multi_set", "queue_push",     "queue_pop",
+                                 "queue_pop_now", "queue_len", "list_keys",  "server_barrier", "ping", "get_into",       "flush"};
 
 using value = std::variant<std::monostate, bool, std::int64_t, std::string, std::optional<std::string>, std::vector<std::string>>;
 
@@ -35,6 +39,8 @@ struct op {
   std::vector<std::string> keys;  // as the user writes them
   std::string text;               // what it writes; the desired value of compare_set
   std::string expected;
+  std::int64_t world = 0;         // of server_barrier
+  std::vector<char> buffer;       // of get_into
   std::optional<duration> limit;  // of the operation
   std::optional<duration> outer;  // of with_deadline
   time_point begun{};
@@ -56,7 +62,7 @@ struct op {
 struct tally {
   std::uint64_t seeds = 0, operations = 0, requests = 0, succeeded = 0, timed_out = 0, cancelled = 0, disconnected = 0, closed = 0,
                 refused = 0, no_lane = 0, unknown = 0, none = 0, last_link = 0, destroyed = 0, cancel_waits = 0, most_lanes = 0,
-                lost_links = 0, named_missing = 0;
+                lost_links = 0, named_missing = 0, unsupported = 0, pushed = 0, popped = 0, returned = 0, left_behind = 0;
 };
 
 class simulation {
@@ -80,6 +86,7 @@ class simulation {
     so.close_half_request_after(2h).close_unread_after(2h).validate_within(2h);
     if (random_.chance(400)) so.max_unsent(random_.between(1, 200));
     w_.serve(so);
+    w_.loop.log_to([this](rc::log_level, std::string_view line) { items_given_up_ += line.find("popped for") != line.npos || line.find("an item of") != line.npos; });
   }
   ~simulation() {
     for (slot& s : slots_) s.tick.reset();
@@ -180,13 +187,15 @@ class simulation {
   }
 
   std::string some_key() {
-    const std::uint64_t n = random_.below(10);
+    const std::uint64_t n = random_.below(11);
+    if (n == 10) return some_queue();
     if (n < 6) return "k" + std::to_string(n);
     if (n == 6) return "n" + std::to_string(random_.below(3));
     if (n == 7) return "a0";
     if (n == 8) return "e0";
     return "w" + std::to_string(ops_.size() + random_.below(6) - std::min<std::size_t>(3, ops_.size()));
   }
+  std::string some_queue() { return "q" + std::to_string(random_.below(3)); }
   std::string text_for(std::string const& key, std::uint64_t id) {
     std::string v = key + "#" + std::to_string(id) + "|";
     const std::uint64_t dice = random_.below(1000);
@@ -206,9 +215,11 @@ class simulation {
     ++o.by->pending;
     constexpr verb often[] = {verb::set,         verb::set,    verb::get,       verb::find,     verb::add,        verb::add,
                               verb::check,       verb::wait,   verb::wait,      verb::wait,     verb::delete_key, verb::num_keys,
-                              verb::compare_set, verb::append, verb::multi_get, verb::multi_set};
+                              verb::compare_set, verb::append, verb::multi_get, verb::multi_set,
+                              verb::queue_push, verb::queue_push, verb::queue_push, verb::queue_pop, verb::queue_pop, verb::queue_pop_now,
+                              verb::queue_len, verb::list_keys, verb::server_barrier, verb::ping, verb::get_into, verb::flush};
     o.what = o_.only_checks ? verb::check : often[random_.below(std::size(often))];
-    if (o.what == verb::get || o.what == verb::wait || o.what == verb::multi_get) {
+    if (waits(o)) {
       constexpr std::optional<duration> limits[] = {duration(0),     duration(1ms), duration(20ms),
                                                     duration(100ms), duration(5s),  std::nullopt};
       o.limit = limits[random_.below(std::size(limits))];
@@ -220,6 +231,7 @@ class simulation {
     most_lanes_ = std::max<std::uint64_t>(most_lanes_, st.connections());
     const rc::deadline limit = o.limit ? rc::deadline(*o.limit) : rc::deadline::never();
     o.keys.push_back(some_key());
+    if (o.keys[0][0] == 'q' && o.what != verb::check && o.what != verb::wait) o.keys[0] = "k1";  // queues have names of their own
     switch (o.what) {
       case verb::set:
         if (o.keys[0][0] == 'n' || o.keys[0][0] == 'a') o.keys[0] = "k0";
@@ -255,7 +267,10 @@ class simulation {
       case verb::wait:
       case verb::multi_get:
         if (random_.chance(600))
-          for (std::uint64_t n = random_.chance(20) ? 70 : random_.below(5); n > 0; --n) o.keys.push_back(some_key());
+          for (std::uint64_t n = random_.chance(20) ? 70 : random_.below(5); n > 0; --n) {
+            o.keys.push_back(some_key());
+            if (o.what == verb::multi_get && o.keys.back()[0] == 'q') o.keys.back() = "k4";
+          }
         if (random_.chance(50)) o.keys.clear();
         if (o.what == verb::check) launch(o, st.check(o.keys));
         if (o.what == verb::wait) launch(o, st.wait(o.keys, limit));
@@ -272,6 +287,47 @@ class simulation {
         for (std::size_t n = 0; n < o.keys.size(); ++n) pairs.emplace_back(o.keys[n], values[n]);
         o.text = values.back();
         launch(o, st.multi_set(pairs));
+        break;
+      }
+      case verb::queue_push:
+        o.keys[0] = some_queue();
+        o.text = text_for(o.keys[0], o.id);
+        launch(o, st.queue_push(o.keys[0], o.text));
+        break;
+      case verb::queue_pop:
+        o.keys[0] = some_queue();
+        launch(o, st.queue_pop(o.keys[0], limit));
+        break;
+      case verb::queue_pop_now:
+        o.keys[0] = some_queue();
+        launch(o, st.queue_pop_now(o.keys[0]));
+        break;
+      case verb::queue_len:
+        o.keys[0] = some_queue();
+        launch(o, st.queue_len(o.keys[0]));
+        break;
+      case verb::list_keys: launch(o, st.list_keys()); break;
+      case verb::server_barrier:
+        o.keys[0] = "b" + std::to_string(ops_.size() / 50);
+        o.world = 1 + static_cast<std::int64_t>(ops_.size() / 50 % 4);
+        launch(o, st.server_barrier(o.keys[0], o.world, limit));
+        break;
+      case verb::ping: launch(o, st.ping()); break;
+      case verb::get_into:
+        o.buffer.resize(random_.chance(100) ? 3 : 8192);
+        launch(o, st.get_into(o.keys[0], o.buffer, limit));
+        break;
+      case verb::flush: {
+        if (o.keys[0][0] != 'k' && o.keys[0][0] != 'w') o.keys[0] = "k5";
+        o.text = text_for(o.keys[0], o.id);
+        try {
+          st.send_set(o.keys[0], o.text);
+          launch(o, st.flush());
+        } catch (rc::error const& e) {  // no connection is free
+          if (e.code() != rc::errc::limit && e.code() != rc::errc::refused) complain(o, std::string("cannot send: ") + e.what());
+          o.what = verb::ping;
+          launch(o, st.ping());
+        }
         break;
       }
     }
@@ -337,7 +393,11 @@ class simulation {
       complain(o, "ended " + std::to_string((took - last).count()) + " ns after its limit, with " + (r ? "a value" : r.error().message()));
     o.success = r.has_value();
     if (o.success) {
-      if constexpr (!std::is_void_v<T>) o.result = std::move(*r);
+      if constexpr (std::is_same_v<T, std::size_t>) {
+        o.result = std::string(o.buffer.data(), *r);
+      } else if constexpr (!std::is_void_v<T> && !std::is_same_v<T, duration>) {
+        o.result = std::move(*r);
+      }
       check_success(o);
     } else {
       o.code = r.error().code();
@@ -354,11 +414,17 @@ class simulation {
 
   [[nodiscard]] bool changes(op const& o) const {
     return o.what == verb::set || o.what == verb::add || o.what == verb::delete_key || o.what == verb::compare_set ||
-           o.what == verb::append || o.what == verb::multi_set;
+           o.what == verb::append || o.what == verb::multi_set || o.what == verb::queue_push || o.what == verb::server_barrier ||
+           o.what == verb::flush;
   }
+  [[nodiscard]] static bool waits(op const& o) {
+    return o.what == verb::get || o.what == verb::wait || o.what == verb::multi_get || o.what == verb::get_into || o.what == verb::queue_pop ||
+           o.what == verb::server_barrier;
+  }
+  [[nodiscard]] static bool is_pop(op const& o) { return o.what == verb::queue_pop || o.what == verb::queue_pop_now; }
   /// Whether the operation carries its number in what it writes.
   [[nodiscard]] bool numbered(op const& o) const {
-    return changes(o) && o.what != verb::delete_key && !(o.what == verb::set && o.text.empty());
+    return changes(o) && o.what != verb::delete_key && o.what != verb::server_barrier && !(o.what == verb::set && o.text.empty());
   }
   std::vector<applied> const& applications(op const& o) {
     static const std::vector<applied> nothing;
@@ -390,6 +456,7 @@ class simulation {
       if (o.what == verb::compare_set && a[0].answer != std::get<std::string>(o.result)) complain(o, "got the answer of another");
     }
     switch (o.what) {
+      case verb::get_into:
       case verb::get:
         if (!was(o.keys[0], std::get<std::string>(o.result)))
           complain(o, "got what '" + o.keys[0] + "' never was: '" + std::get<std::string>(o.result) + "'");
@@ -431,8 +498,46 @@ class simulation {
           complain(o, std::string("answered ") + (had ? "yes" : "no") + ", which no deletion of it did");
         break;
       }
+      case verb::queue_pop: consume(o, std::get<std::string>(o.result)); break;
+      case verb::queue_pop_now:
+        if (auto const& v = std::get<std::optional<std::string>>(o.result)) {
+          consume(o, *v);
+        } else if (!m.ever("/" + o.keys[0], from, to, [](auto const& x) { return !x.has_value(); })) {
+          complain(o, "found the queue empty, which it was not");
+        }
+        break;
+      case verb::queue_len: {
+        const std::int64_t n = std::get<std::int64_t>(o.result);
+        if (!m.ever("/" + o.keys[0], from, to, [n](auto const& x) { return x == (n != 0 ? std::optional(std::to_string(n)) : std::nullopt); }))
+          complain(o, "told a length that never was: " + std::to_string(n));
+        break;
+      }
+      case verb::list_keys: {
+        auto names_told = std::get<std::vector<std::string>>(o.result);
+        const std::set<std::string> told(names_told.begin(), names_told.end());
+        if (told.size() != names_told.size()) complain(o, "told a key twice");
+        for (std::string const& k : told)
+          if (!m.ever("/" + k, from, to, present)) complain(o, "told '" + k + "', which was never there");
+        for (auto const& [k, v] : m.values())
+          if (k.starts_with('/') && !told.contains(k.substr(1)) && !m.ever(k, from, to, [](auto const& x) { return !x.has_value(); }))
+            complain(o, "did not tell '" + k.substr(1) + "', which was always there");
+        break;
+      }
+      case verb::server_barrier:
+        if (!finishing_ && !m.ever("/" + o.keys[0], 0, to, [&](auto const& x) { return x && std::stoll(*x) >= o.world; }))
+          complain(o, "was let through before " + std::to_string(o.world) + " had come");
+        break;
       default: break;
     }
+  }
+
+  /// An item was handed to an operation: it must have been popped for its client, and for nobody else before.
+  void consume(op const& o, std::string const& v) {
+    const auto i = w_.model_.items.find(v);
+    if (i == w_.model_.items.end()) return complain(o, "got an item that nobody pushed: '" + v + "'");
+    if (!v.starts_with(o.keys[0] + "#")) complain(o, "got an item of another queue: '" + v + "'");
+    if (i->second.client != o.by->id) complain(o, "got an item that another client popped");
+    if (++consumed_[v] > i->second.popped - i->second.returned) complain(o, "got an item that somebody got already: '" + v + "'");
   }
 
   void check_failure(op& o, rc::failure const& f, duration took, duration first) {
@@ -453,12 +558,18 @@ class simulation {
         break;
       case rc::errc::refused:
       case rc::errc::limit:
-        if (o.effect != rc::effect::none) complain(o, "was not sent, and says it is " + std::string(rc::to_string(o.effect)));
+        // A barrier that is resumed was sent before.
+        if (o.effect != rc::effect::none && o.what != verb::flush && o.what != verb::server_barrier) complain(o, "was not sent, and says it is " + std::string(rc::to_string(o.effect)));
         if (calm_ && o.code == rc::errc::refused) complain(o, "was refused");
+        break;
+      case rc::errc::unsupported:
+        // The connection that a first use had for itself was lost by chance.
+        if (!masked_ || !lossy(*o.by)) complain(o, "is said not to be known to a server that knows it");
         break;
       default: complain(o, "unexpected: " + f.message());
     }
-    if (!changes(o) && o.effect != rc::effect::none) complain(o, "changes nothing, and says it is " + std::string(rc::to_string(o.effect)));
+    const bool lost_item = is_pop(o) && (o.code == rc::errc::disconnected || o.code == rc::errc::closed);
+    if (!changes(o) && !lost_item && o.effect != rc::effect::none) complain(o, "changes nothing, and says it is " + std::string(rc::to_string(o.effect)));
     if (numbered(o)) {
       const std::size_t n = applications(o).size();
       if (o.effect == rc::effect::none && n != 0) complain(o, "says it was not executed, and was: " + f.message());
@@ -469,7 +580,8 @@ class simulation {
   void check_patience(op const& o, duration took) {
     constexpr duration enough = 3s;
     if (took < enough) return;
-    if (o.what != verb::get && o.what != verb::wait && o.what != verb::multi_get) return complain(o, "ran out of time on a perfect link");
+    if (!waits(o)) return complain(o, "ran out of time on a perfect link");
+    if (o.what == verb::queue_pop || o.what == verb::server_barrier) return;
     for (std::string const& k : o.keys) {
       const auto since = w_.model_.present_since("/" + k);
       if (!since || w_.time.now() - std::max(o.begun, w_.model_.when(*since)) < enough) return;
@@ -497,6 +609,7 @@ class simulation {
     };
     rc::test::fault_plan perfect(1);
     rc::test::memory_network network(w_.loop, perfect, [this](rc::net::stream_ptr far, auto const&) { w_.accept(0, std::move(far)); });
+    finishing_ = true;
     {
       std::optional<rc::tcp_store> janitor;
       if (w_.complained == 0 && o_.corrupt == rc::test::corruption::none && random_.chance(150)) {
@@ -515,6 +628,10 @@ class simulation {
           for (std::string const& k : wanted) {
             if (k[0] == 'n') {
               rc::start(janitor->add(k, 0), [](rc::result<std::int64_t> const&) {});
+            } else if (k[0] == 'q') {
+              rc::start(janitor->queue_push(k, k + "#0|" + std::to_string(++janitor_items_)), [](rc::result<void> const&) {});
+            } else if (k[0] == 'b') {
+              rc::start(janitor->server_barrier(k, 1), [](rc::result<void> const&) {});
             } else {
               rc::start(janitor->set(k, k == "e0" ? std::string() : k + "#0|"), [](rc::result<void> const&) {});
             }
@@ -564,7 +681,19 @@ class simulation {
     w_.time.run_for(120s);
     if (answered != asked) w_.complain("a store does not answer at the end");
   }
+  void check_items() {
+    for (auto const& [v, i] : w_.model_.items) {
+      const std::uint64_t consumed = consumed_.contains(v) ? consumed_[v] : 0;
+      if (consumed > 1) w_.complain("item '" + v + "' was given to " + std::to_string(consumed));
+      // What was popped has reached somebody, or is back; else a link was lost with it, and that was told.
+      const auto lost = static_cast<std::int64_t>(i.popped) - static_cast<std::int64_t>(i.returned + consumed);
+      left_behind_ += lost > 0;
+      const auto by = std::find_if(all_.begin(), all_.end(), [&](auto const& in) { return in->id == i.client; });
+      if (lost > 0 && items_given_up_ == 0 && (by == all_.end() || !lossy(**by))) w_.complain("item '" + v + "' was popped and reached nobody");
+    }
+  }
   void final_checks() {
+    check_items();
     std::map<std::pair<int, std::string>, std::array<std::size_t, 3>> deletions;  // succeeded with no, with yes, unknown
     for (op const& o : ops_) {
       if (o.what == verb::delete_key) {
@@ -597,9 +726,13 @@ class simulation {
     t.most_lanes = std::max(t.most_lanes, most_lanes_);
     t.lost_links += lost_links_;
     t.named_missing += named_missing_;
+    for (auto const& [v, i] : w_.model_.items) t.returned += i.returned;
+    t.left_behind += left_behind_;
     for (op const& o : ops_) {
       if (o.success) {
         ++t.succeeded;
+        t.pushed += o.what == verb::queue_push;
+        t.popped += o.what == verb::queue_pop || (o.what == verb::queue_pop_now && std::get<std::optional<std::string>>(o.result));
         continue;
       }
       t.destroyed += o.destroyed;
@@ -612,6 +745,7 @@ class simulation {
         case rc::errc::closed: ++t.closed; break;
         case rc::errc::refused: ++t.refused; break;
         case rc::errc::limit: ++t.no_lane; break;
+        case rc::errc::unsupported: ++t.unsupported; break;
         default: break;
       }
     }
@@ -623,11 +757,16 @@ class simulation {
   bool calm_ = false;
   bool masked_ = false;
   bool corrupted_ = false;
+  bool finishing_ = false;
   bool stopped_from_outside_ = false;
   int incarnations_ = 0;
   std::uint64_t most_lanes_ = 0;
   std::uint64_t lost_links_ = 0;
   std::uint64_t named_missing_ = 0;
+  std::uint64_t items_given_up_ = 0;  // warnings that say so
+  std::uint64_t left_behind_ = 0;
+  std::uint64_t janitor_items_ = 0;
+  std::map<std::string, std::uint64_t> consumed_;
   std::vector<std::shared_ptr<incarnation>> all_;
   std::vector<slot> slots_;
   std::deque<op> ops_;
@@ -656,11 +795,12 @@ TEST_CASE("random operations over random links agree with the model") {
             << " succeeded, " << t.timed_out << " timed out (" << t.named_missing << " keys named), " << t.cancelled << " cancelled, "
             << t.disconnected << " disconnected, " << t.closed << " closed, " << t.refused << " refused, " << t.no_lane
             << " without a lane, " << t.destroyed << " destroyed; effect unknown " << t.unknown << ", none " << t.none << "; "
-            << t.lost_links << " links lost, " << t.cancel_waits << " CANCEL_WAIT, up to " << t.most_lanes << " lanes\n";
+            << t.unsupported << " thought to be unsupported; " << t.pushed << " items pushed, " << t.popped << " popped, " << t.returned
+            << " brought back, " << t.left_behind << " lost with their links; " << t.lost_links << " links lost, " << t.cancel_waits << " CANCEL_WAIT, up to " << t.most_lanes << " lanes\n";
   if (only != 0) return;
   CHECK(t.seeds >= 200);
   for (std::uint64_t n : {t.succeeded, t.timed_out, t.cancelled, t.disconnected, t.closed, t.refused, t.no_lane, t.unknown, t.none,
-                          t.lost_links, t.cancel_waits, t.named_missing, t.destroyed})
+                          t.lost_links, t.cancel_waits, t.named_missing, t.destroyed, t.unsupported, t.pushed, t.popped, t.returned})
     CHECK(n > 0);
   CHECK(t.most_lanes > 3);
 }

@@ -87,7 +87,9 @@ class world {
     const auto s = store.stats();
     if (s.clients != 0 || stats.connections != 0) complain("the server keeps " + std::to_string(stats.connections) + " connections");
     if (s.waits != 0 || model_.waits() != 0) complain("the server keeps " + std::to_string(s.waits) + " waits");
-    if (s.keys != model_.values().size() || store.entries() != s.keys)
+    const auto queues = static_cast<std::size_t>(
+        std::count_if(model_.queues.begin(), model_.queues.end(), [](auto const& q) { return !q.second.empty(); }));
+    if (s.keys != model_.values().size() || store.entries() != s.keys + queues)
       complain("the server has " + std::to_string(s.keys) + " keys in " + std::to_string(store.entries()) + " entries, the model " +
                std::to_string(model_.values().size()));
     if (stats.paused != 0) complain("the server counts connections that are paused");

@@ -114,7 +114,7 @@ class popped_items {
     void on_lost() noexcept override {
       owner* const o = to_.owner_;
       list_hook<catcher_tag>::unlink();
-      o->item_lost(key_);
+      if (written()) o->item_lost(key_);
       settle(o);
     }
     void settle(owner* o) noexcept {

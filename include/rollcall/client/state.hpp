@@ -238,10 +238,10 @@ class client_state final : private lane_owner, private popped_items::owner, priv
     try {
       give_back::lanes stay;
       for (auto& l : lanes_)
-        if (!l->dead() && items_->expects_from(l->session())) stay.push_back(std::move(l));
+        if (l->ready() && items_->expects_from(l->session())) stay.push_back(std::move(l));
       std::erase(lanes_, nullptr);
       if (all && stay.empty() && items_->kept() > 0) {
-        const auto l = std::find_if(lanes_.begin(), lanes_.end(), [](auto const& x) { return usable(*x); });
+        const auto l = std::find_if(lanes_.begin(), lanes_.end(), [](auto const& x) { return x->ready() && usable(*x); });
         if (l != lanes_.end()) stay.push_back(std::move(*l));
         std::erase(lanes_, nullptr);
       }

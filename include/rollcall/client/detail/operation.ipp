@@ -32,7 +32,6 @@ inline bool store_op::over_before_it_begins() {
   }
   unconfirmed_sends& sends = client_->sends();
   if (kind_ == op_kind::flush && sends.loss()) {
-    in_doubt_ = true;
     failure_ = std::make_shared<failure const>(describe_loss(sends.loss().get()));
     sends.forget();
   } else if (client_->closed()) {
@@ -58,7 +57,6 @@ inline void store_op::start_known() {
     case op_kind::flush:
       lane_ = client_->sends().through();
       phase_ = phase::fenced;
-      in_doubt_ = true;
       return lane_->session().post(*this, {});
     case op_kind::add:
     case op_kind::delete_key: return change(wire::reply_form::i64, phase::one_reply);

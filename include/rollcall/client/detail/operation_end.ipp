@@ -119,7 +119,8 @@ inline failure store_op::describe(errc code, std::string detail) const {
   // What is staged on a connection goes out with its next write, also when nobody waits for it any more. An item that a stopped pop has
   // left behind is kept for the next one, so only a loss makes that doubtful.
   const bool kept = is_pop() && (code == errc::timed_out || code == errc::cancelled);
-  if (in_doubt_ && !kept) f.with_effect(effect::unknown);
+  // What a flush() was to confirm may have been executed whenever that fails.
+  if ((in_doubt_ && !kept) || kind_ == op_kind::flush) f.with_effect(effect::unknown);
   return f.with_detail(std::move(detail));
 }
 
