@@ -273,6 +273,33 @@ TEST_CASE("wait, tail armed: CANCEL_WAIT for nobody, then the bytes") {
   }
 }
 
+TEST_CASE("post again: one exchange for all of it, done when the last was executed, behind those that posted meanwhile") {
+  bench b;
+  b.s.post(b.x, b.set_x);
+  b.s.post(b.y, b.set_y);
+  b.s.post(b.x, [&b](std::string& out) { out += b.set_x; });
+  CHECK(b.flushed() == b.set_x + b.set_y + b.set_x + fence);
+  CHECK(b.feed(zero) == lines{"Y done", "X done"});
+
+  bench c;
+  c.s.post(c.x, c.set_x);
+  CHECK(c.flushed() == c.set_x + fence);
+  c.s.post(c.x, c.set_x);  // the first one's fence does not end it
+  c.s.post(c.y, c.set_y);
+  CHECK(c.flushed() == c.set_x + c.set_y + fence);
+  CHECK(c.feed(zero).empty());
+  CHECK(c.x.engaged());
+  CHECK(c.feed(zero) == lines{"X done", "Y done"});
+
+  bench d;  // what is posted behind a reply that is due is not covered by it
+  d.s.post(d.x, d.set_x);
+  d.send(d.y, d.add_y);
+  d.s.post(d.x, d.set_x);
+  CHECK(d.flushed() == d.set_x + d.add_y + d.set_x + fence);
+  CHECK(d.feed(i64(1)) == lines{"Y[0]=1"});
+  CHECK(d.feed(zero) == lines{"X done"});
+}
+
 TEST_CASE("flush: one fence for all that no slot covers, none where a reply comes anyway") {
   bench b;
   b.s.post(b.x, b.set_x);
@@ -396,6 +423,67 @@ TEST_CASE("abandon: slots stay for nobody, a write stays staged, the other excha
   d.s.post(d.x, d.set_x);
   d.s.abandon(d.x);
   CHECK(d.flushed() == d.set_x);  // nobody wants to know
+}
+
+TEST_CASE("hand_over(x, y): the replies of x are y's, at whatever point of their bytes") {
+  const std::string item = i64(2) + bytes("item");
+  for (std::size_t cut = 0; cut < item.size(); ++cut) {
+    for (const bool written : {false, true}) {
+      bench b;
+      b.y.forms = {reply_form::popped};
+      b.s.send(&b.x, {}, "pop", reply_form::popped);
+      b.send(b.w, b.add_x);
+      if (written || cut > 0) CHECK(b.flushed() == "pop" + b.add_x);
+      CHECK(b.feed(std::string_view(item).substr(0, cut)).empty());
+      b.s.hand_over(b.x, b.y);
+      CHECK(!b.x.engaged());
+      CHECK(b.y.engaged());
+      static_cast<void>(b.flushed());
+      CHECK(b.y.written());
+      CHECK(b.w.written());
+      b.s.send(&b.x, {}, "pop", reply_form::i64);  // x begins anew
+      CHECK(b.feed(std::string_view(item).substr(cut)) == lines{"Y[0]=2item"});
+      CHECK(b.feed(i64(5) + i64(6)) == lines{"W[0]=5", "X[0]=6"});
+      CHECK(b.s.idle());
+    }
+  }
+  bench c;  // several, of which one was answered
+  c.send(c.x, c.add_x);
+  c.send(c.x, c.add_x);
+  c.send(c.x, c.add_x);
+  CHECK(c.feed(i64(1)) == lines{"X[0]=1"});
+  c.s.hand_over(c.x, c.y);
+  CHECK(c.feed(i64(2) + i64(3)) == lines{"Y[1]=2", "Y[2]=3"});
+
+  bench d;  // y may be abandoned or lost as if it had asked
+  d.send(d.x, d.add_x);
+  d.s.hand_over(d.x, d.y);
+  d.s.abandon(d.y);
+  CHECK(d.feed(i64(1)).empty());
+  CHECK(d.s.idle());
+  bench e;
+  e.send(e.x, e.add_x);
+  e.s.hand_over(e.x, e.y);
+  e.s.lost();
+  CHECK(e.heard() == lines{"Y lost"});
+}
+
+TEST_CASE("hand_over(x, y) from within the callback of another reply, and of x itself for what is still due") {
+  bench b;
+  b.send(b.w, b.add_x);
+  b.send(b.x, b.add_x);
+  b.w.then = [&b] { b.s.hand_over(b.x, b.y); };
+  CHECK(b.feed(i64(1) + i64(2)) == lines{"W[0]=1", "Y[0]=2"});
+  bench c;
+  c.send(c.x, c.add_x);
+  c.send(c.x, c.add_x);
+  c.x.then = [&c] { c.s.hand_over(c.x, c.y); };
+  CHECK(c.feed(i64(1) + i64(2)) == lines{"X[0]=1", "Y[1]=2"});
+  bench d;  // a write that the very reply covers
+  d.s.post(d.w, d.set_x);
+  d.send(d.x, d.add_x);
+  d.w.then = [&d] { d.s.hand_over(d.x, d.y); };
+  CHECK(d.feed(i64(2)) == lines{"W done", "Y[0]=2"});
 }
 
 TEST_CASE("abandon(W), tail held: CANCEL_WAIT for nobody") {
@@ -639,6 +727,75 @@ TEST_CASE("abandon and loss at every point of a preempted wait: no callback afte
   }
 }
 
+TEST_CASE("a blocking pop: WAIT, then QUEUE_POP, until an item is its own; preempted, split and lost at every point") {
+  // The server's side of WAIT(q) preempted by an ADD, the end of the WAIT, a QUEUE_POP that finds nothing, WAIT and QUEUE_POP again.
+  const std::string wait_q = wait_request("q");
+  std::string pop_q;
+  wire::encode_queue_pop(pop_q, "/", "q");
+  const std::string stream = one + i64(5) + zero + i64(0) + zero + i64(1) + bytes("mine");
+  for (std::size_t lose_at = 0; lose_at <= stream.size(); ++lose_at) {
+    bench b;
+    int pops = 0;
+    b.w.forms = {reply_form::popped};
+    b.w.then = [&] {  // as an operation does
+      if (b.log.back() == "W done") {
+        ++pops;
+        b.s.send(&b.w, {}, pop_q, reply_form::popped);
+      } else if (b.log.back() == "W[0]=0") {
+        b.s.wait(b.w, wait_q, true);
+      }
+    };
+    b.s.wait(b.w, wait_q, true);
+    CHECK(b.flushed() == wait_q);
+    b.send(b.x, b.add_x);
+    CHECK(b.flushed() == cancel_wait + b.add_x + wait_q);
+    lines heard;
+    for (std::size_t i = 0; i < lose_at; ++i) {
+      REQUIRE(b.s.feed({&stream[i], 1}));
+      static_cast<void>(b.flushed());
+    }
+    heard = b.heard();
+    if (lose_at == stream.size()) {
+      CHECK(heard == lines{"X[0]=5", "W done", "W[0]=0", "W done", "W[0]=1mine"});
+      CHECK(pops == 2);
+      CHECK(b.s.idle());
+      continue;
+    }
+    b.s.lost();
+    const lines lost = b.heard();
+    CHECK(std::count(lost.begin(), lost.end(), "W lost") == 1);
+    CHECK(std::count(lost.begin(), lost.end(), "X lost") == (lose_at < 9 ? 1 : 0));
+    CHECK(b.s.idle());
+  }
+}
+
+TEST_CASE("a BARRIER is never preempted; cancelled, its answer is 01 or 00 01, or a late 00 in front of it") {
+  std::string barrier;
+  wire::encode_barrier(barrier, "/", "b", 2);
+  for (std::string const& answer : {one, zero + one}) {
+    for (std::size_t cut = 0; cut <= answer.size(); ++cut) {
+      bench b;
+      b.s.wait(b.w, barrier, false);
+      CHECK(b.flushed() == barrier);
+      CHECK(!b.s.takes_command());
+      b.s.abandon(b.w);
+      b.send(b.x, b.add_x);
+      CHECK(b.flushed() == cancel_wait + b.add_x);  // and never the BARRIER again
+      CHECK(b.feed(std::string_view(answer).substr(0, cut)).empty());
+      CHECK(b.feed(std::string_view(answer).substr(cut)).empty());
+      CHECK(b.feed(i64(3)) == lines{"X[0]=3"});
+      CHECK(b.flushed().empty());
+    }
+  }
+  bench c;
+  c.s.wait(c.w, barrier, false);
+  CHECK(c.feed(zero) == lines{"W done"});
+  bench d;
+  d.s.wait(d.w, barrier, false);
+  d.s.lost();
+  CHECK(d.heard() == lines{"W lost"});
+}
+
 TEST_CASE("a callback may stage more: the next request of the same exchange, a wait, a write") {
   bench b;
   b.send(b.x, b.add_x);
@@ -791,6 +948,7 @@ class user final : public engine::exchange {
   user(world& w, std::size_t id) : world_(w), name_(std::to_string(id)) {}
   void begin();
   void abandon();
+  void hand_over_to(user& other);
   void time_is_over();
   state now = state::idle;
 
@@ -833,7 +991,12 @@ class world {
       case 2:
       case 3: u.begin(); break;
       case 4:
-        if (random.below(3) == 0) u.abandon();
+        switch (random.below(6)) {
+          case 0:
+          case 1: u.abandon(); break;
+          case 2:
+          case 3: u.hand_over_to(*users[random.below(users.size())]); break;
+        }
         break;
       case 5:
         if (random.below(3) == 0) u.time_is_over();
@@ -880,6 +1043,7 @@ class world {
   std::string wrong;
   bool calm = false;
   std::uint64_t completed = 0;
+  std::uint64_t handed_over = 0;
 };
 
 void user::begin() {
@@ -924,6 +1088,16 @@ void user::abandon() {
   if (engaged()) world_.wrong = "abandoned and still engaged";
   now = state::idle;
 }
+void user::hand_over_to(user& other) {
+  if (now != state::sending || other.now != state::idle || other.engaged()) return;
+  other.now = now;
+  other.expected_ = expected_;
+  other.answered_ = answered_;
+  world_.s.hand_over(*this, other);
+  if (engaged() || !other.engaged()) world_.wrong = "handed over, and not as it should be";
+  now = state::idle;
+  ++world_.handed_over;
+}
 void user::time_is_over() {
   if (now != state::waiting) return;
   now = state::asking;
@@ -965,6 +1139,7 @@ TEST_CASE("random use against a server: every exchange gets exactly its own repl
   constexpr int runs = 40;
   constexpr int steps = 5'000;
   std::uint64_t completed = 0;
+  std::uint64_t handed_over = 0;
   for (std::uint64_t seed = first_seed; seed < first_seed + runs; ++seed) {
     world w(seed);
     int step = 0;
@@ -977,7 +1152,9 @@ TEST_CASE("random use against a server: every exchange gets exactly its own repl
     INFO("seed " << seed << ", step " << step << ": " << w.wrong << " " << w.peer.violation);
     REQUIRE(w.fine());
     completed += w.completed;
+    handed_over += w.handed_over;
   }
   MESSAGE("seeds " << first_seed << " to " << first_seed + runs - 1 << ", " << runs * steps << " steps, " << completed << " exchanges");
   CHECK(completed > 10'000);
+  CHECK(handed_over > 500);
 }
