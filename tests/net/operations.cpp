@@ -191,6 +191,27 @@ TEST_CASE("get_into writes to the buffer it is given", "[operations]") {
   });
 }
 
+TEST_CASE("in steady state operations allocate nothing", "[operations]") {
+  with_store([](rc::loop&, rc::tcp_store& s, local_server&) -> rc::task<> {
+    std::array<char, 64> room{};
+    const string value(40, 'v');
+    std::uint64_t before = 0;
+    for (int i = 0; i < 300; ++i) {
+      if (i == 100) before = counted_allocations();
+      co_await s.set("k", value);
+      const std::size_t n = co_await s.get_into("k", room);
+      if (n != 40) FAIL("another length");
+      static_cast<void>(co_await s.add("n", 1));
+      static_cast<void>(co_await s.check({"k", "n"}));
+      co_await s.wait("k");
+      static_cast<void>(co_await s.ping());
+      for (int j = 0; j < 5; ++j) s.send_set("k", value);
+      co_await s.flush();
+    }
+    CHECK(counted_allocations() - before == 0);
+  });
+}
+
 TEST_CASE("the server's own barrier lets all through together, once", "[operations]") {
   with_store([](rc::loop& l, rc::tcp_store& s, local_server& server) -> rc::task<> {
     rc::tcp_store other = co_await client_of(l, server.port());

@@ -29,6 +29,8 @@ void counted_release(void* p) noexcept {
 }
 }  // namespace
 
+std::uint64_t net_test::counted_allocations() noexcept { return allocations; }
+
 void* operator new(std::size_t n) { return counted_allocation(n); }
 void* operator new[](std::size_t n) { return counted_allocation(n); }
 // The address sanitizer has forms of its own of those that do not throw, which would not fit the release below.

@@ -53,6 +53,9 @@ using namespace std::chrono_literals;
 using std::string;
 using std::string_view;
 
+/// What this program has asked of operator new so far (net/server.cpp counts).
+[[nodiscard]] std::uint64_t counted_allocations() noexcept;
+
 /// Ends the program, with the name of the case, when a case hangs where no coroutine can be stopped any more.
 class watchdog {
  public:

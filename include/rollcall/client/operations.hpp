@@ -260,11 +260,12 @@ class store_operations {
   /// Judged like an operation, then staged.
   template <class F>
   void send(std::string_view name, std::string_view key, std::string_view value, F encode) const {
-    failure f(errc::limit, name);
-    f.with_key(key.substr(0, 80)).with_peer(client_->endpoint());
-    if (!judge(f, "key", key.size(), client_->options().max_key_bytes()) ||
-        !judge(f, "value", value.size(), client_->options().max_value_bytes()))
-      throw error(std::move(f));
+    if (key.size() > client_->options().max_key_bytes() || value.size() > client_->options().max_value_bytes()) {
+      failure f(errc::limit, name);
+      static_cast<void>(judge(f, "value", value.size(), client_->options().max_value_bytes()));
+      static_cast<void>(judge(f, "key", key.size(), client_->options().max_key_bytes()));
+      throw error(std::move(f.with_key(key.substr(0, 80)).with_peer(client_->endpoint())));
+    }
     client_->send(name, encode);
   }
   [[nodiscard]] static bool judge(failure& f, char const* what, std::size_t size, std::size_t most) {
