@@ -127,11 +127,15 @@ class client_state final : private lane_owner, private popped_items::owner, priv
   }
   /// Whether the server is known to take the opcodes of a family; on a server that is not ours only their first use can tell.
   [[nodiscard]] bool knows(op_family f) const noexcept { return info_.is_rollcall || f == op_family::common || known_[index(f)]; }
-  /// A connection of its own for the first use of a family: a server that does not know it closes there.
+  /// A connection of its own for the first use of a family: a server that does not know it closes there. One beside the first that has
+  /// nothing to do serves as well.
   lane* trial_lane(op_family f) {
     for (auto const& l : lanes_)
       if (!l->dead() && l->trial() == f && l->session().takes_wait()) return l.get();
-    lane* const l = open_lane();
+    const auto spare = std::find_if(lanes_.begin(), lanes_.end(), [this](auto const& l) {
+      return l != lanes_.front() && l->ready() && usable(*l) && l->session().at_rest();
+    });
+    lane* const l = spare != lanes_.end() ? spare->get() : open_lane();
     if (l) l->set_trial(f);
     return l;
   }

@@ -66,6 +66,8 @@ class session {
   [[nodiscard]] bool takes_wait() const noexcept { return !dead_ && (tail_ == tail_state::free || tail_ == tail_state::armed); }
   /// No exchange is pending here.
   [[nodiscard]] bool idle() noexcept { return pending_.empty(); }
+  /// Nothing is due, also for nobody, and nothing waits at the server.
+  [[nodiscard]] bool at_rest() noexcept { return idle() && slots() == 0 && tail_ == tail_state::free && out_.empty(); }
   [[nodiscard]] std::size_t slots() const noexcept { return static_cast<std::size_t>(next_slot_ - first_slot_); }
 
   /// Bytes of the handshake that nothing answers (VALIDATE).
