@@ -185,6 +185,12 @@ TEST_CASE("get_into writes to the buffer it is given", "[operations]") {
     CHECK(f.code() == rc::errc::limit);
     CHECK(f.operation() == "get_into");
     CHECK(contains(f.message(), "10 bytes"));
+    string big(3'000'000, 'x');
+    for (std::size_t i = 0; i < big.size(); i += 1009) big[i] = static_cast<char>(i);
+    co_await s.set("big", big);
+    std::vector<char> large(big.size());
+    CHECK_AWAIT(co_await s.get_into("big", large), big.size());
+    CHECK((string_view(large.data(), large.size()) == big));
     const rc::failure none = failure_of(co_await rc::as_result(s.get_into("missing", room, 20ms)));
     CHECK(none.code() == rc::errc::timed_out);
     CHECK_AWAIT(co_await s.get("k"), "0123456789");

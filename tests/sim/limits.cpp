@@ -246,3 +246,33 @@ TEST_CASE("an item that a thawed server gives to a pop that has timed out goes t
   CHECK(got == std::vector<std::string>{"1", "2", "3"});
   if (b.w.complained > 0) FAIL(b.w.report());
 }
+
+TEST_CASE("an item that has come for an operation which is destroyed before it is resumed goes to the next pop") {
+  bench b(true);
+  rc::start(b.store->queue_push("q", "1"), [](rc::result<void> const&) {});
+  b.w.time.run_for(1s);
+  std::optional<rc::result<std::string>> got;
+  {
+    // Both replies come in one piece: the first one's completion destroys the second operation, which has its item by then.
+    std::optional<breakable> pop;
+    struct waiting {
+      static breakable for_item(rc::operation<std::string> a, std::optional<rc::result<std::string>>* r) {
+        auto x = co_await rc::as_result(std::move(a));
+        r->emplace(std::move(x));
+      }
+    };
+    rc::start(b.store->ping(), [&](rc::result<rc::duration> const&) { pop.reset(); });
+    b.w.time.settle();
+    pop.emplace(waiting::for_item(b.store->queue_pop("q"), &got));
+    b.w.time.run_for(1s);
+    CHECK(!got);
+    CHECK(!pop);
+  }
+  std::optional<std::string> next;
+  rc::start(b.store->queue_pop("q", 1s), [&](rc::result<std::string> r) {
+    if (r) next = *r;
+  });
+  b.w.time.run_for(2s);
+  CHECK(next == "1");
+  if (b.w.complained > 0) FAIL(b.w.report());
+}

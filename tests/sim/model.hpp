@@ -506,12 +506,13 @@ class tap final : public rc::net::stream, private rc::net::stream_sink {
       }
       m.execute(*p, p->queue.front());
       p->queue.pop_front();
-      if (p->refused && !gone) m.complain("a request that must end its connection has not");
     }
     if (!gone) {
       kept_ = nullptr;
       compare(m, *p, written_);
-      if (ends) leave(m, *p);
+      // It may stay until what it was owed before is written.
+      if (p->refused && p->out.empty()) m.complain("a request that must end its connection has not");
+      if (ends || p->refused) leave(m, *p);
     } else {
       compare(m, *p, rest);
       leave(m, *p);

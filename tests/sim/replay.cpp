@@ -167,6 +167,8 @@ class replay {
         s.clear();
       }
     }
+    if (spare_ && !for_next_.empty()) players_.back()->play(std::exchange(for_next_, {}));  // a connection that is at rest serves as well
+    spare_ = spare_ || (!for_next_.empty() && !refused_there);
     players_.front()->play(std::move(s));
     perform(op, args, whole.find("times out") != whole.npos);
     time_.run_for(3s);
@@ -192,6 +194,7 @@ class replay {
     store_.reset();
     time_.run_for(10s);
     players_.clear();
+    spare_ = false;
     rc::start(loop_, rc::tcp_store::over(loop_, network_->connect(), 5s, rc::client_options(), network_, 4711),
               [this](rc::result<rc::tcp_store> r) { store_ = std::move(r).value(); });
     time_.run_for(1s);
@@ -278,6 +281,7 @@ class replay {
   script for_next_;
   std::set<std::string> tried_;
   std::optional<rc::tcp_store> store_;
+  bool spare_ = false;  // there is a connection beside the first
   bool ended_ = false;
   std::optional<rc::errc> code_;
   json got_;

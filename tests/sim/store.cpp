@@ -62,7 +62,7 @@ struct op {
 struct tally {
   std::uint64_t seeds = 0, operations = 0, requests = 0, succeeded = 0, timed_out = 0, cancelled = 0, disconnected = 0, closed = 0,
                 refused = 0, no_lane = 0, unknown = 0, none = 0, last_link = 0, destroyed = 0, cancel_waits = 0, most_lanes = 0,
-                lost_links = 0, named_missing = 0, unsupported = 0, pushed = 0, popped = 0, returned = 0, left_behind = 0;
+                lost_links = 0, named_missing = 0, unsupported = 0, pushed = 0, popped = 0, returned = 0, left_behind = 0, reconnected = 0;
 };
 
 class simulation {
@@ -157,6 +157,22 @@ class simulation {
                 if (!may) w_.complain("connect: " + r.error().message());
               });
   }
+  void reconnect(std::size_t i) {
+    slots_[i].connecting = true;
+    rc::start(w_.loop, slots_[i].store->reconnect(20s), [this, i](rc::result<void> r) {
+      slot& me = slots_[i];
+      me.connecting = false;
+      if (r) {
+        me.now->closed_by_us = false;
+        ++reconnected_;
+        if (!me.store->is_open()) ++lost_again_;
+        return;
+      }
+      me.store.reset();
+      const rc::errc c = r.error().code();
+      if (c != rc::errc::disconnected && c != rc::errc::refused && c != rc::errc::timed_out) w_.complain("reconnect: " + r.error().message());
+    });
+  }
   bool lossy(incarnation const& in) const {
     return w_.draining || w_.model_.refused.contains(in.id) ||
            std::any_of(in.links.begin(), in.links.end(), [](auto const& l) { return l->lost(); });
@@ -170,6 +186,7 @@ class simulation {
       if (s.now->pending != 0 && !std::exchange(s.seen_closed, true)) return s.tick->in(1ns);  // lost in this very turn
       s.seen_closed = false;
       if (s.now->pending != 0) w_.complain("operations outlive the loss of their connection");
+      if (random_.chance(400)) return reconnect(i);
       s.store.reset();
     }
     if (!s.store) return connect(i);
@@ -553,8 +570,8 @@ class simulation {
       case rc::errc::disconnected:
         if (!lossy(*o.by)) complain(o, "lost a connection that stands: " + f.message());
         break;
-      case rc::errc::closed:
-        if (!o.by->closed_by_us) complain(o, "found the store closed, which it is not");
+      case rc::errc::closed:  // a flush after a reconnect tells of what was sent before
+        if (!o.by->closed_by_us && o.what != verb::flush) complain(o, "found the store closed, which it is not");
         break;
       case rc::errc::refused:
       case rc::errc::limit:
@@ -728,6 +745,7 @@ class simulation {
     t.named_missing += named_missing_;
     for (auto const& [v, i] : w_.model_.items) t.returned += i.returned;
     t.left_behind += left_behind_;
+    t.reconnected += reconnected_;
     for (op const& o : ops_) {
       if (o.success) {
         ++t.succeeded;
@@ -765,6 +783,8 @@ class simulation {
   std::uint64_t named_missing_ = 0;
   std::uint64_t items_given_up_ = 0;  // warnings that say so
   std::uint64_t left_behind_ = 0;
+  std::uint64_t reconnected_ = 0;
+  std::uint64_t lost_again_ = 0;  // in the turn in which they were connected
   std::uint64_t janitor_items_ = 0;
   std::map<std::string, std::uint64_t> consumed_;
   std::vector<std::shared_ptr<incarnation>> all_;
@@ -796,11 +816,11 @@ TEST_CASE("random operations over random links agree with the model") {
             << t.disconnected << " disconnected, " << t.closed << " closed, " << t.refused << " refused, " << t.no_lane
             << " without a lane, " << t.destroyed << " destroyed; effect unknown " << t.unknown << ", none " << t.none << "; "
             << t.unsupported << " thought to be unsupported; " << t.pushed << " items pushed, " << t.popped << " popped, " << t.returned
-            << " brought back, " << t.left_behind << " lost with their links; " << t.lost_links << " links lost, " << t.cancel_waits << " CANCEL_WAIT, up to " << t.most_lanes << " lanes\n";
+            << " brought back, " << t.left_behind << " lost with their links; " << t.reconnected << " reconnected, " << t.lost_links << " links lost, " << t.cancel_waits << " CANCEL_WAIT, up to " << t.most_lanes << " lanes\n";
   if (only != 0) return;
   CHECK(t.seeds >= 200);
   for (std::uint64_t n : {t.succeeded, t.timed_out, t.cancelled, t.disconnected, t.closed, t.refused, t.no_lane, t.unknown, t.none,
-                          t.lost_links, t.cancel_waits, t.named_missing, t.destroyed, t.unsupported, t.pushed, t.popped, t.returned})
+                          t.lost_links, t.cancel_waits, t.named_missing, t.destroyed, t.unsupported, t.pushed, t.popped, t.returned, t.reconnected})
     CHECK(n > 0);
   CHECK(t.most_lanes > 3);
 }

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -423,6 +425,67 @@ TEST_CASE("abandon: slots stay for nobody, a write stays staged, the other excha
   d.s.post(d.x, d.set_x);
   d.s.abandon(d.x);
   CHECK(d.flushed() == d.set_x);  // nobody wants to know
+}
+
+namespace {
+
+/// Takes one value into a buffer.
+class taker final : public engine::exchange {
+ public:
+  explicit taker(std::size_t size) : buffer(size, '.') {}
+  std::string buffer;
+  std::optional<std::int64_t> number;
+  std::string seen;
+
+ private:
+  std::span<char> room() noexcept override { return buffer; }
+  void on_reply(std::size_t, wire::reply& r) noexcept override {
+    number = r.number;
+    seen = r.bytes;
+  }
+  void on_done() noexcept override {}
+  void on_lost() noexcept override {}
+};
+
+}  // namespace
+
+TEST_CASE("send_into: the value goes to the exchange's buffer, split anywhere; where it has no room or has gone, to nowhere") {
+  const std::string reply = bytes("0123456789");
+  for (std::size_t cut = 0; cut <= reply.size(); ++cut) {
+    for (const std::size_t room : {std::size_t{0}, std::size_t{9}, std::size_t{10}, std::size_t{11}}) {
+      for (const bool leaves : {false, true}) {
+        bench b;
+        taker t(room);
+        b.s.send_into(t, "get", "k");
+        b.send(b.x, b.add_x);
+        CHECK(b.flushed() == "getk" + b.add_x);
+        CHECK(b.feed(std::string_view(reply).substr(0, cut)).empty());
+        if (leaves) b.s.abandon(t);
+        const std::string before = t.buffer;
+        CHECK(b.feed(reply.substr(cut) + i64(7)) == lines{"X[0]=7"});
+        CHECK(b.s.idle());
+        if (room < 10 || (leaves && cut < 9)) CHECK(t.buffer == std::string(room, '.'));
+        if (leaves && cut < reply.size()) {
+          CHECK(t.buffer == before);
+          CHECK(!t.number);
+          continue;
+        }
+        CHECK(t.number == 10);
+        CHECK(t.seen == (room < 10 ? "" : "0123456789"));
+        if (room >= 10) CHECK(t.buffer.starts_with("0123456789"));
+      }
+    }
+  }
+  bench empty;
+  taker t(4);
+  empty.s.send_into(t, "get", "k");
+  CHECK(empty.feed(bytes("")).empty());
+  CHECK(t.number == 0);
+  bench absurd;
+  absurd.s.send_into(t, "get", "k");
+  CHECK(!absurd.s.feed(std::string(8, '\x7f')));
+  CHECK(absurd.s.problem() == "reply too long");
+  absurd.s.lost();
 }
 
 TEST_CASE("hand_over(x, y): the replies of x are y's, at whatever point of their bytes") {

@@ -50,10 +50,14 @@ class store_op : private waiter, private engine::exchange, private timer_node, p
         kind_(o.kind_) {
     ROLLCALL_ASSERT(o.how() == state::idle && "an operation does not move once it is awaited");
   }
-  ~store_op() { retire(); }
+  ~store_op() {
+    retire();
+    if (is_pop() && number_ != 0 && !told_) leave_item();
+  }
 
   /// The failure, or nullptr for success; once the operation has ended.
-  [[nodiscard]] failure_ptr outcome() const {
+  [[nodiscard]] failure_ptr outcome() {
+    told_ = true;
     if (was_stopped() && !failure_) return std::make_shared<failure const>(describe(errc::cancelled, {}));
     return failure_;
   }
@@ -144,6 +148,7 @@ class store_op : private waiter, private engine::exchange, private timer_node, p
   void confirm();
   void absent();
   void on_done() noexcept override;
+  [[nodiscard]] std::span<char> room() noexcept override { return buffer_; }
 
   // detail/operation_queues.ipp: queues, BARRIER, and what a server may not know
   void pop();
@@ -160,6 +165,7 @@ class store_op : private waiter, private engine::exchange, private timer_node, p
   void told(bool key_is_there);
   [[nodiscard]] bool pops(std::string_view k) const noexcept override { return active_ && is_pop() && k == key(); }
   void take_item(std::string_view item) noexcept override;
+  void leave_item() noexcept;
 
   // detail/operation_end.ipp
   void on_lost() noexcept override;
@@ -204,6 +210,7 @@ class store_op : private waiter, private engine::exchange, private timer_node, p
   std::uint8_t rounds_ = 0;   // fruitless ones in a row
   bool active_ = false;
   bool expired_ = false;
+  bool told_ = false;         // its coroutine has the outcome
   bool in_doubt_ = false;     // a request that changes something was staged, and its answer has not come
   bool resumable_ = false;    // this BARRIER's arrival counts, and calling again must not repeat it
 };

@@ -40,11 +40,11 @@ class store_operations {
   [[nodiscard]] operation<std::string> get(std::string_view key, limit_option limit = {}) const {
     return on_key<std::string>(detail::op_kind::get, key, limit, [&](auto& out) { wire::encode_wait(out, prefix, keys(key)); });
   }
-  /// The value of `key`, once it exists, written to `buffer`; how many bytes it has. Allocates nothing for a value that arrives in one
-  /// piece (the loop reads up to 64 KiB at once).
+  /// The value of `key`, once it exists, read straight into `buffer`; how many bytes it has. Allocates nothing.
   ///
-  /// errors    limit when the value is longer than the buffer, which is then unchanged.
-  /// lifetime  the buffer must live until the operation has ended; nothing is written to it afterwards.
+  /// errors    limit when the value is longer than the buffer, which is then unchanged. After other errors its contents are unspecified.
+  /// cancel    nothing is written to the buffer any more.
+  /// lifetime  the buffer must live until the operation has ended.
   [[nodiscard]] operation<std::size_t> get_into(std::string_view key, std::span<char> buffer, limit_option limit = {}) const {
     auto op = on_key<std::size_t>(detail::op_kind::get_into, key, limit, [&](auto& out) { wire::encode_wait(out, prefix, keys(key)); });
     op.buffer_ = buffer;

@@ -81,8 +81,7 @@ class popped_items {
   /// Calls f(key, value) for each item, in order, and forgets it.
   template <class F>
   void give_away(F f) {
-    for (item const& i : items_) f(i.key, i.value);
-    items_.clear();
+    for (; !items_.empty(); items_.erase(items_.begin())) f(items_.front().key, items_.front().value);
   }
   /// The one reply that is due to `from`, that of a QUEUE_POP of `key`, is kept when it comes.
   void expect(std::string_view key, engine::session& s, engine::exchange& from) {

@@ -112,7 +112,7 @@ class client_state final : private lane_owner, private popped_items::owner, priv
   /// A lane that takes a command now; opens one more where all are occupied by waits that cannot be preempted. nullptr: no more
   /// may be opened. What is sent behind send_set() and its kin goes the same way as they, so that it finds them done.
   lane* command_lane() {
-    if (sends_.outstanding()) return sends_.through();
+    if (sends_.outstanding() && sends_.through()->session().takes_command()) return sends_.through();
     for (auto const& l : lanes_)
       if (usable(*l) && l->session().takes_wait()) return l.get();
     for (auto const& l : lanes_)
@@ -123,7 +123,8 @@ class client_state final : private lane_owner, private popped_items::owner, priv
   lane* wait_lane(bool preemptible) {
     for (auto const& l : lanes_)
       if (usable(*l) && l->session().takes_wait() && (preemptible || !sends_.outstanding() || l.get() != sends_.through())) return l.get();
-    return open_lane();
+    if (lane* const l = open_lane()) return l;
+    return sends_.outstanding() && sends_.through()->session().takes_wait() ? sends_.through() : nullptr;  // the only one
   }
   /// Whether the server is known to take the opcodes of a family; on a server that is not ours only their first use can tell.
   [[nodiscard]] bool knows(op_family f) const noexcept { return info_.is_rollcall || f == op_family::common || known_[index(f)]; }
@@ -151,6 +152,7 @@ class client_state final : private lane_owner, private popped_items::owner, priv
   /// What send_set() and its kin do: stages what `encode(std::string&)` appends.
   template <class F>
   void send(std::string_view name, F encode) {
+    core_.check_thread();
     const auto refuse = [&](errc code, std::string why) {
       failure f(code, name, std::move(why));
       return error(std::move(f.with_peer(endpoint())));
@@ -171,6 +173,16 @@ class client_state final : private lane_owner, private popped_items::owner, priv
   void keep_popped(std::string_view key, lane& l, engine::exchange& from) {
     if (!items_) items_ = std::make_unique<popped_items>(static_cast<popped_items::owner&>(*this));
     items_->expect(key, l.session(), from);
+  }
+
+  /// An item that came for an operation which was destroyed before it could take it.
+  void leave_popped(std::string_view key, std::string_view item) noexcept {
+    try {
+      if (!items_) items_ = std::make_unique<popped_items>(static_cast<popped_items::owner&>(*this));
+      item_arrived(key, item);
+    } catch (std::exception const&) {
+      item_lost(key);
+    }
   }
 
   /// BARRIERs that were sent for an operation that has ended: their arrivals count, and must not be repeated.

@@ -2,6 +2,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "../core/intrusive.hpp"
 #include "../wire/decode.hpp"
 #include "../wire/encode.hpp"
+#include "detail/direct_reply.hpp"
 
 namespace rollcall {
 inline namespace v0 {
@@ -29,6 +31,8 @@ class exchange : private list_hook<>, private list_hook<fenced_tag> {
   virtual void on_done() noexcept = 0;
   /// The connection is lost; nothing more will come.
   virtual void on_lost() noexcept = 0;
+  /// Where the value of a reply of form `into` is put as it arrives; asked for each piece.
+  [[nodiscard]] virtual std::span<char> room() noexcept { return {}; }
   [[nodiscard]] bool engaged() const noexcept { return list_hook<>::linked(); }
   /// Whether bytes of it may have reached the server.
   [[nodiscard]] bool written() const noexcept { return written_; }
@@ -79,13 +83,18 @@ class session {
     clear_tail();
     out_.append(head);
     out_.append(body);
-    push(slot{x, count, form, kind::reply, false});
+    push(slot{x, count, form, kind::reply});
     if (x) {
       ROLLCALL_ASSERT((x->slots_ == 0 || x->first_slot_ + x->slots_ == next_slot_ - 1) && "the requests of an exchange stand in a row");
       if (x->slots_ == 0) x->first_slot_ = next_slot_ - 1;
       ++x->slots_;
       engage(*x);
     }
+  }
+  /// A request that is answered with bytes, which go to x.room() if they fit: the reply tells their number, and shows them if they did.
+  void send_into(exchange& x, std::string_view head, std::string_view body) {
+    send(&x, head, body, wire::reply_form::bytes);
+    at(next_slot_ - 1).direct = true;
   }
   /// A request in three pieces, for what is put together at the last moment.
   void send(exchange* x, std::string_view head, std::string_view body, std::string_view end, wire::reply_form form) {
@@ -215,6 +224,7 @@ class session {
     wire::reply_form form{};
     kind what = kind::reply;
     bool zero_seen = false;
+    bool direct = false;
   };
 
   [[nodiscard]] slot& at(std::uint64_t n) noexcept { return ring_[static_cast<std::size_t>(n) & (ring_.size() - 1)]; }
@@ -247,11 +257,11 @@ class session {
   void fence() {
     if (unfenced_.empty() || unfenced_.back().fence_ != next_slot_) return;
     wire::encode_check(out_, {}, keys());
-    push(slot{nullptr, 0, wire::reply_form::u8, kind::reply, false});
+    push(slot{nullptr, 0, wire::reply_form::u8, kind::reply});
   }
   void stage_cancel(exchange* who) {
     wire::encode_cancel_wait(out_);
-    push(slot{who, 0, wire::reply_form::u8, kind::cancel, false});
+    push(slot{who, 0, wire::reply_form::u8, kind::cancel});
   }
   /// Makes room for a command: a wait that stands in the way is parked, one of nobody is cancelled for good.
   void clear_tail() {
@@ -322,9 +332,12 @@ class session {
   }
   wire::decode_status feed_reply(std::string_view& bytes) {
     const slot& s = at(first_slot_);
-    if (!std::exchange(decoding_, true)) reply_.expect(s.form, s.count);
-    const auto status = reply_.next(bytes);
-    if (status == wire::decode_status::bad) problem_ = wire::to_string(reply_.error());
+    if (!std::exchange(decoding_, true)) {
+      reply_.expect(s.form, s.count);
+      direct_ = detail::direct_reply();
+    }
+    const auto status = s.direct ? direct_.next(bytes, s.who ? s.who->room() : std::span<char>(), reply_.value()) : reply_.next(bytes);
+    if (status == wire::decode_status::bad) problem_ = wire::to_string(s.direct ? wire::decode_error::reply_too_long : reply_.error());
     if (status != wire::decode_status::complete) return status;
     decoding_ = false;
     const std::uint64_t n = first_slot_;
@@ -361,6 +374,7 @@ class session {
   exchange* waiter_ = nullptr;
   std::string_view wait_request_;
   wire::reply_decoder reply_;
+  detail::direct_reply direct_;
   std::string problem_;
 };
 

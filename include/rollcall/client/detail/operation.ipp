@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -54,10 +53,13 @@ inline void store_op::start_known() {
     case op_kind::append:
     case op_kind::multi_set:
     case op_kind::queue_push: return post();
-    case op_kind::flush:
-      lane_ = client_->sends().through();
+    case op_kind::flush: {
+      lane* const l = client_->sends().through();
+      if (!l->session().takes_command()) return static_cast<void>(take(nullptr, phase::fenced));  // the only one, in a wait
+      lane_ = l;
       phase_ = phase::fenced;
-      return lane_->session().post(*this, {});
+      return l->session().post(*this, {});
+    }
     case op_kind::add:
     case op_kind::delete_key: return change(wire::reply_form::i64, phase::one_reply);
     case op_kind::compare_set: return change(wire::reply_form::bytes, phase::fetching);
@@ -132,6 +134,8 @@ inline void store_op::probe() {
 inline void store_op::fetch() {
   if (fetches_many()) {
     lane_->session().send(this, "\x0a", request_.view().substr(1), wire::reply_form::many, key_count());
+  } else if (kind_ == op_kind::get_into) {
+    lane_->session().send_into(*this, "\x03", key_with_length());
   } else {
     send("\x03", key_with_length(), wire::reply_form::bytes);
   }
@@ -202,11 +206,11 @@ inline void store_op::fetched(wire::reply const& r) {
     return polled();
   }
   if (kind_ == op_kind::get_into) {
-    if (r.bytes.size() > buffer_.size())
-      return fail(errc::limit, "the value has " + std::to_string(r.bytes.size()) + " bytes, the buffer " + std::to_string(buffer_.size()));
-    if (!r.bytes.empty()) std::memcpy(buffer_.data(), r.bytes.data(), r.bytes.size());
-    number_ = static_cast<std::int64_t>(r.bytes.size());
-    return r.bytes.empty() ? confirm() : end();
+    const auto size = static_cast<std::size_t>(r.number);
+    if (size > buffer_.size())
+      return fail(errc::limit, "the value has " + std::to_string(size) + " bytes, the buffer " + std::to_string(buffer_.size()));
+    number_ = r.number;
+    return size == 0 ? confirm() : end();
   }
   number_ = 1;
   bytes_.assign(fetches_many() ? r.body : r.bytes);

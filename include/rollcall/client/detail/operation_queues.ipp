@@ -34,6 +34,9 @@ inline void store_op::take_item(std::string_view item) noexcept {
   });
 }
 
+/// Destroyed with an item that its coroutine was not resumed to take.
+inline void store_op::leave_item() noexcept { client_->leave_popped(key(), bytes_); }
+
 inline void store_op::arrive() {
   if (!take(client_->wait_lane(false), phase::waiting)) return;
   in_doubt_ = resumable_ = true;
