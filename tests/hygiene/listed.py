@@ -11,6 +11,7 @@ import compiler
 LISTS = [
     ('include', ['rollcall/**/*.hpp', 'rollcall/**/*.ipp']),
     ('tests', ['*.cpp', 'unit/*.cpp', 'rt/*.cpp', 'net/*.cpp', 'sim/*.cpp']),
+    ('tests/interop', ['*.cpp', '*.py']),
     ('examples', ['*.cpp']),
     ('bench', ['*.cpp']),
 ]
@@ -19,7 +20,7 @@ LISTS = [
 def names_in(meson):
     """All that a meson.build may mean by its quoted words: a path, or a program whose file has underscores."""
     words = re.findall(r"'([^'\n]+)'", re.sub(r'^\s*#.*$', '', meson, flags=re.M))
-    return set(words) | {w.replace('-', '_') + '.cpp' for w in words} | {w + '_main.cpp' for w in words}
+    return set(words) | {w.replace('-', '_') + '.cpp' for w in words} | {w + '_main.cpp' for w in words} | {w + '.py' for w in words}
 
 
 def problems_of(root):
@@ -43,13 +44,14 @@ def self_test():
             'include/meson.build': "files(\n  'rollcall/a.hpp',\n  # 'rollcall/core/b.hpp',\n)",
             'include/rollcall/a.hpp': '', 'include/rollcall/core/b.hpp': '',
             'tests/meson.build': "['unit/a.cpp']", 'tests/unit/a.cpp': '', 'tests/unit/b.cpp': '',
+            'tests/interop/meson.build': "drivers = ['c']", 'tests/interop/c.py': '', 'tests/interop/d.py': '',
             'examples/meson.build': "['two-words']", 'examples/two_words.cpp': '', 'examples/other.cpp': '',
         }
         for name, text in tree.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
         found, _ = problems_of(root)
-        missing = {'include/rollcall/core/b.hpp', 'tests/unit/b.cpp', 'examples/other.cpp'}
+        missing = {'include/rollcall/core/b.hpp', 'tests/unit/b.cpp', 'tests/interop/d.py', 'examples/other.cpp'}
         if {p.split()[0] for p in found} != missing:
             wrong.append(f'self-test: should find {missing}, found {found}')
     return compiler.verdict(wrong, 1, 'fixtures')

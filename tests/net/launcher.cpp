@@ -205,25 +205,6 @@ TEST_CASE("a hosted store stays for the ranks of other nodes", "[launcher]") {
   CHECK(interrupted.finish() == 128 + SIGTERM);
 }
 
-TEST_CASE("an unmodified PyTorch job finds the sums under --host-store", "[launcher]") {
-  NEEDS_EXAMPLE(launcher, "rollcall-run");
-  const watchdog dog(current_case(), 200s);
-  child python({"/bin/sh", "-c", "command -v python3"});
-  if (python.finish() != 0) {
-    WARN("skipped: no python3");
-    return;
-  }
-  child job({launcher, "-n", "4", "--host-store", "python3", ROLLCALL_TEST_VECTORS "/../interop/job.py"});
-  const int status = job.finish(180s);
-  if (status == 77) {
-    WARN("skipped: " << job.output());
-    return;
-  }
-  CHECK(status == 0);
-  for (char const* line : {"[0] rank 0 of 4: sum 10", "[1] rank 1 of 4: sum 10", "[2] rank 2 of 4: sum 10", "[3] rank 3 of 4: sum 10"})
-    CHECK(has_line(job.output(), line));
-}
-
 TEST_CASE("a job that fails is started again, on the same port", "[launcher]") {
   NEEDS_EXAMPLE(launcher, "rollcall-run");
   const watchdog dog(current_case());
