@@ -1,0 +1,213 @@
+#pragma once
+// What a command found out, and the three ways to print it: text, --raw, --json.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <rollcall/barrier.hpp>
+#include <rollcall/core/error.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#ifdef ROLLCALL_CLI_JSON
+#include <nlohmann/json.hpp>
+#endif
+
+namespace cli {
+
+namespace rc = rollcall;
+
+enum class format { text, raw, json };
+
+/// The exit status says it without words.
+enum status : int { ok = 0, negative = 1, usage = 2, timed_out = 3, connection = 4 };
+
+[[nodiscard]] inline status status_of(rc::errc code) noexcept {
+  switch (code) {
+    case rc::errc::failed: return negative;
+    case rc::errc::invalid:
+    case rc::errc::limit: return usage;
+    case rc::errc::timed_out: return timed_out;
+    default: return connection;
+  }
+}
+
+/// A value as it is stored: any bytes.
+class bytes {
+ public:
+  bytes() = default;
+  explicit bytes(std::string d) : data(std::move(d)) {}
+  std::string data;
+};
+
+/// `none` prints nothing as text.
+class answer {
+ public:
+  using none = std::monostate;
+  using any = std::variant<none, bool, std::int64_t, double, bytes, std::vector<bytes>>;
+
+  answer() = default;
+  explicit answer(any v, status s = ok) : value(std::move(v)), exit(s) {}
+  answer& with_name(char const* n) noexcept { return name = n, *this; }
+  /// What else is to be said; on standard error unless --json.
+  answer& with_remark(std::string r) { return remark = std::move(r), *this; }
+
+  any value;
+  status exit = ok;
+  char const* name = "value";
+  std::string remark;
+};
+
+/// Length of the UTF-8 character that `text` begins with, 0 where there is none.
+[[nodiscard]] inline std::size_t character(std::string_view text) noexcept {
+  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = at(0);
+  if (first < 0x80) return 1;
+  const std::size_t n = first >= 0xc2 && first < 0xe0 ? 2 : first >= 0xe0 && first < 0xf0 ? 3 : first >= 0xf0 && first < 0xf5 ? 4 : 0;
+  if (n == 0 || text.size() < n) return 0;
+  for (std::size_t i = 1; i < n; ++i)
+    if ((at(i) & 0xc0) != 0x80) return 0;
+  // Overlong forms, surrogates, and what is past U+10FFFF.
+  if ((first == 0xe0 && at(1) < 0xa0) || (first == 0xed && at(1) > 0x9f) || (first == 0xf0 && at(1) < 0x90) || (first == 0xf4 && at(1) > 0x8f))
+    return 0;
+  return n;
+}
+[[nodiscard]] inline bool is_utf8(std::string_view text) noexcept {
+  while (!text.empty()) {
+    const std::size_t n = character(text);
+    if (n == 0) return false;
+    text.remove_prefix(n);
+  }
+  return true;
+}
+
+/// Text as it is; what a terminal would take for a command, and bytes that are no UTF-8, as \xNN.
+[[nodiscard]] inline std::string printable(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t n = character(text);
+    const auto c = static_cast<unsigned char>(text.front());
+    const bool control = (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f || (n == 2 && c == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0);
+    const std::size_t taken = n == 0 ? 1 : n;
+    if (n == 0 || control) {
+      for (std::size_t i = 0; i < taken; ++i) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[i]));
+    } else {
+      out.append(text.substr(0, n));
+    }
+    text.remove_prefix(taken);
+  }
+  return out;
+}
+
+namespace detail {
+
+class as_text {
+ public:
+  std::string operator()(answer::none) const { return {}; }
+  std::string operator()(bool b) const { return b ? "true\n" : "false\n"; }
+  std::string operator()(std::int64_t n) const { return fmt::format("{}\n", n); }
+  std::string operator()(double d) const { return fmt::format("{:.6f}\n", d); }
+  std::string operator()(bytes const& b) const { return printable(b.data) + "\n"; }
+  std::string operator()(std::vector<bytes> const& list) const {
+    std::string all;
+    for (bytes const& b : list) all += (*this)(b);
+    return all;
+  }
+};
+
+/// Bytes as they are and nothing else; each of several ends with a zero byte.
+class as_raw : public as_text {
+ public:
+  using as_text::operator();
+  std::string operator()(bytes const& b) const { return b.data; }
+  std::string operator()(std::vector<bytes> const& list) const {
+    std::string all;
+    for (bytes const& b : list) all += b.data + '\0';
+    return all;
+  }
+};
+
+#ifdef ROLLCALL_CLI_JSON
+/// A string; what is no UTF-8 as {"base64": "..."}.
+inline nlohmann::json json_of(std::string const& data) {
+  if (is_utf8(data)) return data;
+  constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (std::size_t i = 0; i < data.size(); i += 3) {
+    const auto at = [&](std::size_t k) { return i + k < data.size() ? static_cast<unsigned char>(data[i + k]) : 0U; };
+    const unsigned group = at(0) << 16 | at(1) << 8 | at(2);
+    for (std::size_t k = 0; k < 4; ++k) text += i + k <= data.size() ? digits[group >> (18 - 6 * k) & 63] : '=';
+  }
+  nlohmann::json coded;
+  coded["base64"] = text;
+  return coded;
+}
+class as_json {
+ public:
+  nlohmann::json operator()(answer::none) const { return nullptr; }
+  nlohmann::json operator()(bool b) const { return b; }
+  nlohmann::json operator()(std::int64_t n) const { return n; }
+  nlohmann::json operator()(double d) const { return d; }
+  nlohmann::json operator()(bytes const& b) const { return json_of(b.data); }
+  nlohmann::json operator()(std::vector<bytes> const& list) const {
+    nlohmann::json all = nlohmann::json::array();
+    for (bytes const& b : list) all.push_back(json_of(b.data));
+    return all;
+  }
+};
+#endif
+
+inline void put(std::FILE* to, std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), to);
+  std::fflush(to);
+}
+
+}  // namespace detail
+
+/// Prints the answer to standard output and what else there is to say to standard error. Gives the exit status.
+inline int print(answer const& a, format f) {
+#ifdef ROLLCALL_CLI_JSON
+  if (f == format::json) {
+    nlohmann::json line;
+    line["ok"] = a.exit == ok;
+    if (!std::holds_alternative<answer::none>(a.value)) line[a.name] = std::visit(detail::as_json(), a.value);
+    if (!a.remark.empty()) line["remark"] = detail::json_of(a.remark);
+    detail::put(stdout, line.dump() + "\n");
+    return a.exit;
+  }
+#endif
+  detail::put(stdout, f == format::raw ? std::visit(detail::as_raw(), a.value) : std::visit(detail::as_text(), a.value));
+  if (!a.remark.empty()) detail::put(stderr, "rollcall-cli: " + a.remark + "\n");
+  return a.exit;
+}
+
+/// The same for what went wrong.
+inline int print(rc::error const& e, format f) {
+#ifdef ROLLCALL_CLI_JSON
+  if (f == format::json) {
+    nlohmann::json about;
+    std::string code(to_string(e.code()));
+    std::replace(code.begin(), code.end(), ' ', '_');
+    about["code"] = code;
+    about["effect"] = std::string(to_string(e.effect()));
+    about["message"] = e.what();
+    about["keys"] = nlohmann::json::array();
+    for (std::string const& k : e.info().keys()) about["keys"].push_back(detail::json_of(k));
+    if (auto const* b = dynamic_cast<rc::barrier_error const*>(&e)) about["missing"] = b->missing();
+    nlohmann::json line;
+    line["ok"] = false;
+    line["error"] = std::move(about);
+    detail::put(stdout, line.dump() + "\n");
+    return status_of(e.code());
+  }
+#endif
+  static_cast<void>(f);
+  detail::put(stderr, fmt::format("rollcall-cli: {}\n", e.what()));
+  return status_of(e.code());
+}
+
+}  // namespace cli
