@@ -165,7 +165,7 @@ void add_commands(CLI::App& app, settings& s) {
   barrier->add_option("--rank", s.what.rank, "which rank this is, from 0 on")->required()->check(CLI::NonNegativeNumber);
   barrier->add_option("--world", s.what.world, "how many ranks the job has")->required()->check(CLI::PositiveNumber);
   barrier->add_option("--attempt", s.what.attempt, "how often the job was restarted")->capture_default_str()->check(CLI::NonNegativeNumber);
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);  // what is not known is told before what is missing
 }
 
 /// That the command has as many words as it takes.
@@ -212,6 +212,7 @@ void parse(CLI::App& app, settings& s, int argc, char** argv) {
   if (s.json) wrong("--json: this program was built without nlohmann-json");
 #endif
   if (!std::isfinite(s.timeout)) wrong("--timeout is not a number of seconds");
+  if (s.what.command.empty()) wrong("which command? get, set, add, ...: see --help");
   check_words(s.what);
   if (s.url.empty()) {
     from_environment(s);

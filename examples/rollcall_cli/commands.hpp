@@ -108,6 +108,20 @@ inline rc::task<answer> list(rc::tcp_store s) {
   co_return answer(std::move(all)).with_name("keys");
 }
 
+/// A line on the terminal that is taken away again.
+class progress_line {
+ public:
+  explicit progress_line(bool shown) noexcept : shown_(shown) {}
+  progress_line(progress_line const&) = delete;
+  progress_line& operator=(progress_line const&) = delete;
+  ~progress_line() {
+    if (shown_) put(stderr, "\r\033[K");
+  }
+
+ private:
+  bool shown_;
+};
+
 /// Shows on a terminal how many have come.
 inline rc::task<answer> meet(rc::tcp_store s, request r, rc::deadline limit) {
   const bool shown = ::isatty(STDERR_FILENO) != 0;
@@ -116,9 +130,8 @@ inline rc::task<answer> meet(rc::tcp_store s, request r, rc::deadline limit) {
   if (shown)
     how.logging_interval(500ms).progress([](std::int64_t here, int world) { put(stderr, fmt::format("\r{} of {} have arrived ", here, world)); });
   rc::barrier everyone(s, r.name, r.rank, r.world, how);
-  const rc::result<void> met = co_await rc::as_result(everyone.arrive_and_wait(limit));
-  if (shown) put(stderr, "\r\033[K");
-  met.value();
+  const progress_line cleared(shown);
+  co_await everyone.arrive_and_wait(limit);
   co_return answer(std::int64_t{r.world}).with_name("ranks");
 }
 
