@@ -120,6 +120,8 @@ QUEUES = [
     (f"s.wait(['q'], {SHORT})", None),
     ("s.delete_key('q')", False),  # a queue is no key
     ("s.queue_len('q')", 1),
+    ("s.queue_pop('q')", b''),
+    ("s.queue_len('q')", 0),
 ]
 EMPTY_QUEUE = [
     ("s.queue_pop('none', False)", Raises('QueueEmptyError', 'queue is empty')),
