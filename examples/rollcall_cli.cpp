@@ -29,7 +29,8 @@ constexpr std::size_t longest_value = std::size_t{8} << 20;  // of one request (
 
 constexpr char const* footer =
     "A VALUE that is - is read from standard input. Keys and values that begin with a dash follow --.\n\n"
-    "Exit status: 0 done; 1 a negative answer: the key is absent, the check false, the value another one, the queue empty, a rank missing;\n"
+    "Exit status: 0 done; 1 a negative answer: the key is absent, the check false, the value another one, the queue empty, a rank "
+    "missing;\n"
     "2 wrong usage; 3 the time is over; 4 no store there, the connection lost, or a server that does not know the operation.";
 
 struct settings {
@@ -94,7 +95,8 @@ std::string standard_input() {
     if (n < 0) throw std::system_error(errno, std::generic_category(), "standard input");
     if (n == 0) return all;
     all.append(piece, static_cast<std::size_t>(n));
-    if (all.size() > longest_value) wrong(fmt::format("standard input has more than {} bytes, the most that a value may have", longest_value));
+    if (all.size() > longest_value)
+      wrong(fmt::format("standard input has more than {} bytes, the most that a value may have", longest_value));
   }
 }
 
@@ -171,7 +173,9 @@ void add_commands(CLI::App& app, settings& s) {
 /// That the command has as many words as it takes.
 void check_words(cli::request& r) {
   const std::size_t n = r.words.size();
-  const auto takes = [&](std::string_view what) { wrong(fmt::format("{} takes {}, not {} word{}", r.command, what, n, n == 1 ? "" : "s")); };
+  const auto takes = [&](std::string_view what) {
+    wrong(fmt::format("{} takes {}, not {} word{}", r.command, what, n, n == 1 ? "" : "s"));
+  };
   if (r.command == "barrier" && n > 0) takes("options only");
   for (shape const& each : shapes)
     if (r.command == each.name && (n < each.least || n > each.most)) takes(each.most > 0 ? each.words : "none");

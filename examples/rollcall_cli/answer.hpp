@@ -72,7 +72,8 @@ class answer {
   for (std::size_t i = 1; i < n; ++i)
     if ((at(i) & 0xc0) != 0x80) return 0;
   // Overlong forms, surrogates, and what is past U+10FFFF.
-  if ((first == 0xe0 && at(1) < 0xa0) || (first == 0xed && at(1) > 0x9f) || (first == 0xf0 && at(1) < 0x90) || (first == 0xf4 && at(1) > 0x8f))
+  if ((first == 0xe0 && at(1) < 0xa0) || (first == 0xed && at(1) > 0x9f) || (first == 0xf0 && at(1) < 0x90) ||
+      (first == 0xf4 && at(1) > 0x8f))
     return 0;
   return n;
 }
@@ -91,7 +92,8 @@ class answer {
   while (!text.empty()) {
     const std::size_t n = character(text);
     const auto c = static_cast<unsigned char>(text.front());
-    const bool control = (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f || (n == 2 && c == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0);
+    const bool control =
+        (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f || (n == 2 && c == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0);
     const std::size_t taken = n == 0 ? 1 : n;
     if (n == 0 || control) {
       for (std::size_t i = 0; i < taken; ++i) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[i]));

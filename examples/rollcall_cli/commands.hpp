@@ -65,7 +65,9 @@ inline rc::task<answer> read_many(rc::tcp_store s, request r) {
       missing += (missing.empty() ? "'" : ", '") + printable(key) + "'";
     }
   }
-  co_return answer(std::move(all), missing.empty() ? ok : negative).with_name("values").with_remark(missing.empty() ? "" : "there is no " + missing);
+  co_return answer(std::move(all), missing.empty() ? ok : negative)
+      .with_name("values")
+      .with_remark(missing.empty() ? "" : "there is no " + missing);
 }
 
 inline rc::task<answer> store_if(rc::tcp_store s, request r) {
@@ -128,7 +130,8 @@ inline rc::task<answer> meet(rc::tcp_store s, request r, rc::deadline limit) {
   rc::barrier_options how;
   how.attempt(r.attempt);
   if (shown)
-    how.logging_interval(500ms).progress([](std::int64_t here, int world) { put(stderr, fmt::format("\r{} of {} have arrived ", here, world)); });
+    how.logging_interval(500ms).progress(
+        [](std::int64_t here, int world) { put(stderr, fmt::format("\r{} of {} have arrived ", here, world)); });
   rc::barrier everyone(s, r.name, r.rank, r.world, how);
   const progress_line cleared(shown);
   co_await everyone.arrive_and_wait(limit);

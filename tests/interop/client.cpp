@@ -373,7 +373,8 @@ TEST_CASE("each item goes to one of several pops, whether they are stopped or no
     const auto consume = [&]() -> rc::task<> {
       rc::tcp_store s = co_await connect(l);
       while (popped < items) {
-        const rc::result<string> r = co_await rc::as_result(rc::with_deadline(s.queue_pop("shared"), std::chrono::microseconds(500 + some(4000))));
+        const rc::result<string> r =
+            co_await rc::as_result(rc::with_deadline(s.queue_pop("shared"), std::chrono::microseconds(500 + some(4000))));
         if (!r) {
           CHECK(r.code() == rc::errc::timed_out);
           ++stopped;

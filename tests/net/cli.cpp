@@ -145,12 +145,16 @@ TEST_CASE("values come from standard input, byte by byte", "[cli]") {
   NEEDS_CLI(c);
   said(c.fed("a\\000\\377\\033b\\n", {"set", "k", "-"}));
   CHECK(said(c({"get", "k"})) == "a\\x00\\xff\\x1bb\n\n");
-  CHECK(said(c({"--raw", "get", "k"})) == string("a\0\xff\x1b" "b\n", 6));
+  CHECK(said(c({"--raw", "get", "k"})) == string("a\0\xff\x1b"
+                                                 "b\n",
+                                                 6));
   said(c.fed("two", {"cas", "n", "", "-"}));
   said(c.fed("x", {"append", "n", "-"}));
   said(c.fed("", {"push", "q", "-"}));
   said(c.fed("2", {"mset", "m1", "1", "m2", "-"}));
-  CHECK(said(c({"--raw", "mget", "n", "m2"})) == string("twox\0" "2\0", 7));
+  CHECK(said(c({"--raw", "mget", "n", "m2"})) == string("twox\0"
+                                                        "2\0",
+                                                        7));
   CHECK(said(c({"pop", "q"})) == "\n");
   said(c({"set", "-", "a key"}));
   CHECK(said(c({"get", "-"})) == "a key\n");
@@ -243,14 +247,14 @@ TEST_CASE("wrong usage is told before anybody is asked", "[cli]") {
   CHECK(contains(ask({"get", "k", "--timeout", "soon"}), "--timeout"));
   CHECK(contains(ask({"get", "k", "--timeout", "inf"}), "--timeout"));
   for (auto const& [url, why] : std::vector<std::pair<string, string>>{{"http://h:1", "does not begin with tcp://"},
-                                                                      {"tcp://h", "has no port"},
-                                                                      {"tcp://[::1]", "has no port"},
-                                                                      {"tcp://h:", "'' is not a port"},
-                                                                      {"tcp://h:65536", "'65536' is not a port"},
-                                                                      {"tcp://h:0", "'0' is not a port"},
-                                                                      {"tcp://h:1/x", "'1/x' is not a port"},
-                                                                      {"tcp://:1", "has no host"},
-                                                                      {"tcp://::1:1", "in brackets"}}) {
+                                                                       {"tcp://h", "has no port"},
+                                                                       {"tcp://[::1]", "has no port"},
+                                                                       {"tcp://h:", "'' is not a port"},
+                                                                       {"tcp://h:65536", "'65536' is not a port"},
+                                                                       {"tcp://h:0", "'0' is not a port"},
+                                                                       {"tcp://h:1/x", "'1/x' is not a port"},
+                                                                       {"tcp://:1", "has no host"},
+                                                                       {"tcp://::1:1", "in brackets"}}) {
     INFO(url);
     const string told = ask({"--url", url, "get", "k"});
     CHECK(contains(told, "--url '" + url + "'"));
@@ -295,8 +299,7 @@ TEST_CASE("no store, and one that goes", "[cli]") {
     ::poll(&called, 1, 20'000);
     const rc::unique_fd peer(::accept4(other.fd(), nullptr, nullptr, SOCK_CLOEXEC));
     send_all(peer.get(), "HTTP/1.1 400 Bad Request\r\n\r\n");
-    while (!receive(peer.get(), 64).empty()) {
-    }
+    while (!receive(peer.get(), 64).empty()) {}
   });
   o = c({"--url", "tcp://127.0.0.1:" + std::to_string(other.port()), "get", "k"});
   answers.join();
