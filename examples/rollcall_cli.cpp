@@ -212,9 +212,6 @@ void parse(CLI::App& app, settings& s, int argc, char** argv) {
   const std::vector<std::string> words = cut_words(argc, argv);
   app.parse(argc, argv);
   s.what.words.insert(s.what.words.end(), words.begin(), words.end());
-#ifndef ROLLCALL_CLI_JSON
-  if (s.json) wrong("--json: this program was built without nlohmann-json");
-#endif
   if (!std::isfinite(s.timeout)) wrong("--timeout is not a number of seconds");
   if (s.what.command.empty()) wrong("which command? get, set, add, ...: see --help");
   check_words(s.what);

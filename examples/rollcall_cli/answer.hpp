@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <rollcall/barrier.hpp>
 #include <rollcall/core/error.hpp>
 #include <string>
@@ -13,9 +14,6 @@
 #include <variant>
 #include <vector>
 
-#ifdef ROLLCALL_CLI_JSON
-#include <nlohmann/json.hpp>
-#endif
 
 namespace cli {
 
@@ -133,7 +131,6 @@ class as_raw : public as_text {
   }
 };
 
-#ifdef ROLLCALL_CLI_JSON
 /// A string; what is no UTF-8 as {"base64": "..."}.
 inline nlohmann::json json_of(std::string const& data) {
   if (is_utf8(data)) return data;
@@ -161,7 +158,6 @@ class as_json {
     return all;
   }
 };
-#endif
 
 inline void put(std::FILE* to, std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), to);
@@ -172,7 +168,6 @@ inline void put(std::FILE* to, std::string_view text) {
 
 /// Prints the answer to standard output and what else there is to say to standard error. Gives the exit status.
 inline int print(answer const& a, format f) {
-#ifdef ROLLCALL_CLI_JSON
   if (f == format::json) {
     nlohmann::json line;
     line["ok"] = a.exit == ok;
@@ -181,7 +176,6 @@ inline int print(answer const& a, format f) {
     detail::put(stdout, line.dump() + "\n");
     return a.exit;
   }
-#endif
   detail::put(stdout, f == format::raw ? std::visit(detail::as_raw(), a.value) : std::visit(detail::as_text(), a.value));
   if (!a.remark.empty()) detail::put(stderr, "rollcall-cli: " + a.remark + "\n");
   return a.exit;
@@ -189,7 +183,6 @@ inline int print(answer const& a, format f) {
 
 /// The same for what went wrong.
 inline int print(rc::error const& e, format f) {
-#ifdef ROLLCALL_CLI_JSON
   if (f == format::json) {
     nlohmann::json about;
     std::string code(to_string(e.code()));
@@ -206,8 +199,6 @@ inline int print(rc::error const& e, format f) {
     detail::put(stdout, line.dump() + "\n");
     return status_of(e.code());
   }
-#endif
-  static_cast<void>(f);
   detail::put(stderr, fmt::format("rollcall-cli: {}\n", e.what()));
   return status_of(e.code());
 }

@@ -505,32 +505,55 @@ TEST_CASE("a number that is none costs that connection and no other") {
   });
 }
 
-TEST_CASE("barriers of ours: all arrive, or the error names the missing") {
+TEST_CASE("barriers of ours: all arrive, the missing are named, an abort is heard") {
   on_loop([](rc::loop& l) -> rc::task<> {
-    const auto arrive = [&](string name, int rank, rc::deadline limit, rc::result<void>* into) -> rc::task<> {
-      rc::tcp_store s = co_await connect(l);
-      rc::barrier everyone(s, name, rank, 4);
-      *into = co_await rc::as_result(everyone.arrive_and_wait(limit));
+    std::vector<rc::tcp_store> s;
+    for (int r = 0; r < 4; ++r) s.push_back(co_await connect(l));
+    const auto objects = [&s] {
+      std::vector<rc::barrier<>> all;
+      for (int r = 0; r < 4; ++r) all.emplace_back(s[static_cast<std::size_t>(r)], "ours", r, 4);
+      return all;
     };
-    const auto meet = [&](string name, std::vector<int> ranks, rc::deadline limit) -> rc::task<std::vector<rc::result<void>>> {
-      std::vector<rc::result<void>> outcomes(ranks.size());
-      rc::scope all(l);
-      for (std::size_t i = 0; i < ranks.size(); ++i) all.spawn(arrive, name, ranks[i], limit, &outcomes[i]);
-      co_await all.join();
-      co_return outcomes;
+    std::vector<rc::barrier<>> all = objects();
+    std::vector<string> ends;
+    const auto arrive = [&](std::size_t r, rc::deadline limit) -> rc::task<> {
+      const rc::result<void> met = co_await rc::as_result(all[r].arrive_and_wait(limit));
+      if (!met) CHECK(met.code() == rc::errc::failed);
+      ends.push_back(met ? "ok" : met.error().message());
     };
-    const std::vector<int> all{0, 1, 2, 3}, some{0, 1, 3};
+    const auto meet = [&](std::vector<std::size_t> ranks, rc::deadline limit) -> rc::task<> {
+      ends.clear();
+      rc::scope group(l);
+      for (const std::size_t r : ranks) group.spawn(arrive(r, limit));
+      co_await group.join();
+    };
+    const std::vector<std::size_t> everyone{0, 1, 2, 3}, without_two{0, 1, 3};
+    const std::vector<string> passed(4, "ok");
+    std::int64_t keys = 0;
+    for (int round = 0; round < 6; ++round) {  // with the objects of before, then with fresh ones
+      if (round >= 3) all = objects();
+      co_await meet(everyone, 30s);
+      CHECK(ends == passed);
+      keys = co_await s[0].num_keys();
+    }
+    co_await meet(without_two, 200ms);
+    CHECK(ends.size() == 3);
+    for (string const& e : ends) CHECK(contains(e, "1 of 4 missing: 2"));
+    ends.clear();
+    rc::scope group(l);
+    for (std::size_t r = 0; r < 2; ++r) group.spawn(arrive(r, 30s));
+    while (co_await s[2].add("ours/7/count", 0) < 2) co_await rc::sleep_for(1ms);
+    const bool decided = co_await all[2].abort("no space left");
+    CHECK(decided);
+    co_await group.join();
+    CHECK(ends.size() == 2);
+    for (string const& e : ends) CHECK(contains(e, "rank 2: no space left"));
     for (int round = 0; round < 3; ++round) {
-      const std::vector<rc::result<void>> full = co_await meet("ours", all, 20s);
-      for (auto const& r : full) CHECK(r);
+      co_await meet(everyone, 30s);
+      CHECK(ends == passed);
     }
-    const std::vector<rc::result<void>> broken = co_await meet("ours", some, 1s);
-    for (auto const& r : broken) {
-      CHECK(r.code() == rc::errc::failed);
-      CHECK(contains(failure_of(r).message(), "1 of 4 missing: 2"));
-    }
-    const std::vector<rc::result<void>> again = co_await meet("ours", all, 20s);
-    for (auto const& r : again) CHECK(r);
+    const std::int64_t afterwards = co_await s[0].num_keys();
+    CHECK(afterwards <= keys + 12);  // old generations are deleted, in the end
   });
 }
 

@@ -557,68 +557,11 @@ TEST_CASE("abort keeps its limit also while another call on the object waits for
   });
 }
 
-TEST_CASE("on PyTorch's servers: passed by kept and by fresh objects, the missing are named, an abort is heard", "[barrier]") {
-  NEEDS_TORCH();
-  for (char const* use_libuv : {"True", "False"}) {
-    INFO("use_libuv=" << use_libuv);
-    const std::string script = std::string("import torch.distributed as d, datetime\n"
-                                           "s = d.TCPStore('127.0.0.1', 0, None, True, datetime.timedelta(seconds=100), "
-                                           "wait_for_workers=False, use_libuv=") +
-                               use_libuv + ")\nprint(s.port, flush=True)\ninput()\n";
-    net_test::child python({"/usr/bin/env", "python3", "-c", script}, true);
-    const int port = std::atoi(python.line(60s).c_str());
-    REQUIRE(port > 0);
-    const auto body = [port](rc::loop& l) -> rc::task<> {
-      std::vector<rc::tcp_store> s;
-      for (int r = 0; r < 4; ++r) s.push_back(co_await net_test::client_of(l, port));
-      CHECK_FALSE(s[0].server_is_rollcall());
-      const auto objects = [&s] {
-        std::vector<rc::barrier<>> all;
-        for (int r = 0; r < 4; ++r) all.emplace_back(s[static_cast<std::size_t>(r)], "job", r, 4);
-        return all;
-      };
-      std::vector<rc::barrier<>> all = objects();
-      std::vector<ending> ends;
-      std::int64_t keys = 0;
-      for (int round = 0; round < 6; ++round) {
-        if (round >= 3) all = objects();
-        co_await together(l, all, 60s, ends);
-        CHECK(passed(ends) == 4);
-        const std::int64_t now = co_await s[0].num_keys();
-        if (round > 0) CHECK(now == keys);
-        keys = now;
-      }
-      const std::vector<rc::barrier<>> three(all.begin(), all.begin() + 3);
-      co_await together(l, three, 100ms, ends);
-      for (ending const& e : ends) {
-        CHECK(e.kind == barrier_verdict::missing);
-        CHECK(e.missing == std::vector<int>{3});
-        CHECK(e.took < 20s);
-      }
-      std::vector<ending> told(2);
-      rc::scope group(l);
-      for (std::size_t r = 0; r < 2; ++r) group.spawn(arrive(all[r], &l, 60s, &told[r]));
-      co_await s[2].wait("job/7/count", 20s);
-      while (co_await s[2].add("job/7/count", 0) < 2) co_await rc::sleep_for(1ms);
-      const bool decided = co_await all[2].abort("no space left");
-      CHECK(decided);
-      co_await group.join();
-      for (ending const& e : told) {
-        CHECK(e.kind == barrier_verdict::aborted);
-        CHECK(contains(e.text, "rank 2: no space left"));
-        CHECK(e.took < 20s);
-      }
-    };
-    net_test::on_loop(body, 120s);
-    python.close_input();
-    static_cast<void>(python.finish());
-  }
-}
-
 TEST_CASE("a generation that is no barrier's number is a clear error", "[barrier]") {
   on_loop([](hall& h) -> rc::task<> {
     rc::tcp_store s = co_await h.store();
-    for (char const* number : {"-1", "9223372036854775807"}) {
+    char const* const numbers[] = {"-1", "9223372036854775807"};
+    for (char const* number : numbers) {
       co_await s.set("job/generation", number);
       rc::barrier b{s, "job", 0, 1};
       ending e;

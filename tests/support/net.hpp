@@ -527,18 +527,4 @@ inline void gone_at_last(std::vector<int> const& pids) {
   return static_cast<std::size_t>(std::count_if(lines.begin(), lines.end(), [&](string const& l) { return contains(l, part); }));
 }
 
-[[nodiscard]] inline bool torch_is_there() {
-  static const bool there = [] {
-    child python({"/usr/bin/env", "python3", "-c", "import importlib.util as u; exit(0 if u.find_spec('torch') else 1)"});
-    return python.finish(60s) == 0;
-  }();
-  return there;
-}
-
 }  // namespace net_test
-
-#define NEEDS_TORCH()                             \
-  if (!::net_test::torch_is_there()) {            \
-    WARN("skipped: python3 cannot import torch"); \
-    return;                                       \
-  }
