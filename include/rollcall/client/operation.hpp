@@ -47,6 +47,8 @@ class store_op : private waiter, private engine::exchange, private timer_node, p
         failure_(std::move(o.failure_)),
         client_(o.client_),
         limit_(o.limit_),
+        asked_(o.asked_),
+        missing_(o.missing_),
         kind_(o.kind_) {
     ROLLCALL_ASSERT(o.how() == state::idle && "an operation does not move once it is awaited");
   }
@@ -64,6 +66,11 @@ class store_op : private waiter, private engine::exchange, private timer_node, p
   /// For what is found wrong before anything is sent.
   void refuse(failure f) { failure_ = std::make_shared<failure const>(std::move(f.with_peer(client_->endpoint()))); }
   [[nodiscard]] op_kind kind() const noexcept { return kind_; }
+  /// A flush is for what was sent before it was called.
+  void cover_sends() noexcept {
+    asked_ = client_->sends().sent();
+    missing_ = client_->sends().told();
+  }
 
   request_bytes request_;
   std::string bytes_;
@@ -203,8 +210,8 @@ class store_op : private waiter, private engine::exchange, private timer_node, p
   deadline limit_;
   time_point begun_{};
   lane* lane_ = nullptr;
-  std::uint64_t asked_ = 0;
-  std::uint64_t missing_ = 0;
+  std::uint64_t asked_ = 0;    // of an autopsy: which keys have an answer; of a flush: the last send it covers
+  std::uint64_t missing_ = 0;  // which of them are not there; of a flush: losses up to this one were told before
   op_kind kind_;
   phase phase_ = phase::unsent;
   std::uint8_t rounds_ = 0;   // fruitless ones in a row

@@ -185,9 +185,14 @@ class store_operations {
   }
   /// Completes when the server has applied everything that was sent by send_set() and its kin before; one fence for all of it.
   ///
-  /// errors    what lost it, with effect unknown: also in the first flush() after a reconnect().
+  /// errors    what lost it, with effect unknown: also in the first flush() after a reconnect(), and in every one that was called before
+  ///           that loss was told.
   /// cancel    what was sent stays sent.
-  [[nodiscard]] operation<void> flush(limit_option limit = {}) const { return make<void>(detail::op_kind::flush, limit); }
+  [[nodiscard]] operation<void> flush(limit_option limit = {}) const {
+    auto op = make<void>(detail::op_kind::flush, limit);
+    op.cover_sends();
+    return op;
+  }
 
   /// For rollcall's own layers: GET and nothing else, of a key that is known to exist. Elsewhere it may cost the connection.
   [[nodiscard]] operation<std::string> fetch_existing(std::string_view key, deadline limit) const {

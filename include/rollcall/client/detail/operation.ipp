@@ -30,9 +30,9 @@ inline bool store_op::over_before_it_begins() {
     return true;
   }
   unconfirmed_sends& sends = client_->sends();
-  if (kind_ == op_kind::flush && sends.loss()) {
-    failure_ = std::make_shared<failure const>(describe_loss(sends.loss().get()));
-    sends.forget();
+  if (failure const* const why = kind_ == op_kind::flush ? sends.lost_behind(missing_) : nullptr) {
+    sends.tell(asked_);
+    failure_ = std::make_shared<failure const>(describe_loss(why));
   } else if (client_->closed()) {
     failure_ = std::make_shared<failure const>(describe_loss(client_->why_closed().get()));
   }

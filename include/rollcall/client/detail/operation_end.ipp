@@ -21,14 +21,14 @@ inline void store_op::on_lost() noexcept {
   }
   in_doubt_ = in_doubt_ && engine::exchange::written();
   guarded([&] { failure_ = std::make_shared<failure const>(describe_loss(why)); });
-  if (kind_ == op_kind::flush) client_->sends().forget();  // this tells of their loss
+  if (kind_ == op_kind::flush) client_->sends().tell(asked_);
   end();
 }
 
 inline void store_op::store_ends() noexcept {
   resumable_ = false;
   in_doubt_ = in_doubt_ && (!engine::exchange::engaged() || engine::exchange::written());
-  if (kind_ == op_kind::flush) client_->sends().forget();
+  if (kind_ == op_kind::flush) client_->sends().tell(asked_);
   guarded([this] { failure_ = std::make_shared<failure const>(describe_loss(client_->why_closed().get())); });
   end();
 }
