@@ -276,3 +276,35 @@ TEST_CASE("an item that has come for an operation which is destroyed before it i
   CHECK(next == "1");
   if (b.w.complained > 0) FAIL(b.w.report());
 }
+
+TEST_CASE("a lost send is told by every flush that was called before the loss was told, and by none called later") {
+  bench b(true);
+  rc::start(b.store->wait({"never", "ever"}, 100s), [](rc::result<void> const&) {});
+  b.w.time.run_for(1s);
+  std::vector<std::string> ends;
+  const auto note = [&](char const* name) {
+    return [&ends, name](rc::result<void> const& r) {
+      ends.push_back(std::string(name) + (r ? " fine" : r.error().effect() == rc::effect::unknown ? " unknown" : " none"));
+    };
+  };
+  b.store->send_set("k", "1");  // goes to a second connection, which does not come to stand
+  rc::start(b.store->flush(), note("first"));
+  b.store->send_set("k", "2");
+  auto second = b.store->flush();
+  b.w.time.settle();
+  while (b.links.size() < 2) REQUIRE(b.w.time.step());
+  b.links[1]->lose(-ECONNRESET, -ECONNRESET);
+  b.w.time.run_for(50ms);
+  CHECK(ends == std::vector<std::string>{"first unknown"});
+  CHECK(b.store->is_open());
+  auto third = b.store->flush();
+  rc::start(std::move(second), note("second"));
+  b.w.time.run_for(50ms);
+  rc::start(std::move(third), note("third"));  // called before the second send's loss was told
+  b.w.time.run_for(50ms);
+  rc::start(b.store->flush(), note("fourth"));
+  b.w.time.run_for(50ms);
+  CHECK(ends == std::vector<std::string>{"first unknown", "second unknown", "third unknown", "fourth fine"});
+  b.w.time.run_for(100s);
+  if (b.w.complained > 0) FAIL(b.w.report());
+}
