@@ -60,12 +60,12 @@ class collective {
                     { store_.server_is_rollcall() } -> std::convertible_to<bool>;
                   }) {
       if (store_.server_is_rollcall()) {
-        const std::string there = co_await with_deadline(store_.compare_set(key, "", value), until_);
+        const std::string there = co_await store_.compare_set(key, "", value, until_);
         if (there == value) co_return;
         throw failed(errc::failed, "'" + key + "' holds another value already: the rank is there twice, or the name is used again");
       }
     }
-    co_await with_deadline(store_.set(key, value), until_);
+    co_await store_.set(key, value, until_);
   }
 
   /// The values of all members, once they are there: a WAIT and a MULTI_GET. Else the error names the missing, as `describe` says it.
@@ -120,7 +120,7 @@ class collective {
     }
     co_return co_await in_time(single, by);
   }
-  task<> check(std::vector<std::string> some, char* answer) { *answer = co_await store_.check(some); }
+  task<> check(std::vector<std::string> some, char* answer) { *answer = co_await store_.check(some, deadline::never()); }
   task<bool> in_time(scope& group, time_point by) {
     const result<void> ended = co_await as_result(with_deadline(group.join(), by));
     if (!ended && ended.error().code() == errc::cancelled) throw error(ended.shared());
@@ -166,7 +166,7 @@ template <class Store>
 task<std::int64_t> assign_ranks_task(Store store, std::string name, std::string identity, std::int64_t world, deadline limit) {
   collective<Store> c(std::move(store), "assign_ranks", std::move(name), limit);
   c.check_rank(0, world);
-  const std::int64_t number = co_await with_deadline(c.store().add(c.key_of(-1), 1), c.until());
+  const std::int64_t number = co_await c.store().add(c.key_of(-1), 1, c.until());
   if (number > world)
     throw c.failed(errc::failed,
                    "this is member number " + std::to_string(number) + " of a world of " + std::to_string(world) +

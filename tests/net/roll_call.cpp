@@ -11,6 +11,7 @@
 #include <random>
 #include <rollcall/rollcall.hpp>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,7 @@ class hall {
     for (int i = 0; i < n; ++i) all.push_back(co_await store());
     co_return all;
   }
+  [[nodiscard]] int port() const { return port_; }
   void stop() { serving_.request_stop(); }
   rc::task<> close() {
     stop();
@@ -492,14 +494,14 @@ namespace {
 class mute_store {
  public:
   explicit mute_store(rc::tcp_store s) : s_(std::move(s)) {}
-  [[nodiscard]] auto add(std::string_view k, std::int64_t n) const { return s_.add(k, n); }
-  [[nodiscard]] auto check(rc::keys k) const { return s_.check(k); }
-  [[nodiscard]] auto append(std::string_view k, std::string_view v) const { return s_.append(k, v); }
-  [[nodiscard]] auto set(std::string_view k, std::string_view v) const { return s_.set(k, v); }
+  [[nodiscard]] auto add(std::string_view k, std::int64_t n, rc::deadline d) const { return s_.add(k, n, d); }
+  [[nodiscard]] auto check(rc::keys k, rc::deadline d) const { return s_.check(k, d); }
+  [[nodiscard]] auto append(std::string_view k, std::string_view v, rc::deadline d) const { return s_.append(k, v, d); }
+  [[nodiscard]] auto set(std::string_view k, std::string_view v, rc::deadline d) const { return s_.set(k, v, d); }
   [[nodiscard]] auto wait(rc::keys k, rc::deadline d) const { return s_.wait(k, d); }
   [[nodiscard]] auto find(std::string_view k) const { return s_.find(k); }
-  [[nodiscard]] auto compare_set(std::string_view k, std::string_view e, std::string_view d) const { return s_.compare_set(k, e, d); }
-  [[nodiscard]] auto delete_key(std::string_view k) const { return s_.delete_key(k); }
+  [[nodiscard]] auto compare_set(std::string_view k, std::string_view e, std::string_view v, rc::deadline d) const { return s_.compare_set(k, e, v, d); }
+  [[nodiscard]] auto delete_key(std::string_view k, rc::deadline d) const { return s_.delete_key(k, d); }
   [[nodiscard]] rc::task<std::string> fetch_existing(std::string_view, rc::deadline) const { return never(&s_.core()); }
   [[nodiscard]] std::uint64_t identity() const noexcept { return s_.identity(); }
   [[nodiscard]] rc::detail::loop_core& core() const noexcept { return s_.core(); }

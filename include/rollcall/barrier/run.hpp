@@ -134,23 +134,23 @@ class barrier_run {
   void send(roll_call::request const& r) {
     Store const& s = state_.store;
     const std::string key = state_.name + "/" + key_of(r);
-    const deadline never = deadline::never();
+    const deadline never = deadline::never();  // this run has its own limit, which is not the store's
     switch (r.what) {
-      case kind::number: return start(others_, r, s.add(key, 0));
-      case kind::check: return start(others_, r, s.check(key));
-      case kind::append: return start(others_, r, s.append(key, r.text));
-      case kind::count: return start(others_, r, s.add(key, 1));
-      case kind::recount: return start(others_, r, s.add(key, 0));
+      case kind::number: return start(others_, r, s.add(key, 0, never));
+      case kind::check: return start(others_, r, s.check(key, never));
+      case kind::append: return start(others_, r, s.append(key, r.text, never));
+      case kind::count: return start(others_, r, s.add(key, 1, never));
+      case kind::recount: return start(others_, r, s.add(key, 0, never));
       case kind::wait: return start(waits_, r, s.wait(key, never));
       case kind::leave: return waits_.clear();
       case kind::arrived:
       case kind::outcome: return start(others_, r, s.fetch_existing(std::string_view(key), never));
-      case kind::advance: return start(others_, r, s.compare_set(key, std::to_string(r.generation), std::to_string(r.generation + 1)));
-      case kind::decide: return start(others_, r, s.compare_set(key, "", r.text));
-      case kind::publish: return start(others_, r, s.set(key, r.text));
+      case kind::advance: return start(others_, r, s.compare_set(key, std::to_string(r.generation), std::to_string(r.generation + 1), never));
+      case kind::decide: return start(others_, r, s.compare_set(key, "", r.text, never));
+      case kind::publish: return start(others_, r, s.set(key, r.text, never));
       case kind::drop_count:
       case kind::drop_arrived:
-      case kind::drop_outcome: return start(others_, r, s.delete_key(key));
+      case kind::drop_outcome: return start(others_, r, s.delete_key(key, never));
     }
   }
   template <class Op>
@@ -227,7 +227,7 @@ class barrier_run {
     const auto g = state_.member.generation();
     if (state_.member.where() == roll_call::member::state::waiting && g) {
       const std::string key = state_.name + "/" + key_of(roll_call::request(kind::recount, *g));
-      others_.start(show(this, state_.store.add(key, 0)));
+      others_.start(show(this, state_.store.add(key, 0, deadline::never())));
     }
     core_.add_timer(look_at_, after(core_.now(), state_.interval));
   }

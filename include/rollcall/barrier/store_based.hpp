@@ -44,11 +44,11 @@ task<> store_based_barrier_task(Store store, std::string group, int rank, int wo
                   ": the name is used a second time, or by another job");
     throw error(f.with_key(key).with_effect(effect::applied));
   };
-  co_await with_deadline(store.add(key, 1), until);
+  co_await store.add(key, 1, until);
   core.log(log_level::debug, "Added key: " + key + " to store for rank: " + std::to_string(rank));
-  std::int64_t joined = co_await with_deadline(store.add(key, 0), until);
+  std::int64_t joined = co_await store.add(key, 0, until);
   look_at(joined);
-  if (joined == world) co_await with_deadline(store.set(last_key, "1"), until);
+  if (joined == world) co_await store.set(last_key, "1", until);
   for (;;) {
     const duration step = std::min(interval, left());
     try {
@@ -59,7 +59,7 @@ task<> store_based_barrier_task(Store store, std::string group, int rank, int wo
     }
     // Past the limit a tenth of a second is left for the count that the error tells.
     const time_point counted_by = left() > duration::zero() ? until : core.now() + std::chrono::milliseconds(100);
-    const result<std::int64_t> count = co_await as_result(with_deadline(store.add(key, 0), counted_by));
+    const result<std::int64_t> count = co_await as_result(store.add(key, 0, counted_by));
     if (count) joined = *count;
     if (!count && count.error().code() != errc::timed_out) throw error(count.shared());
     look_at(joined);
