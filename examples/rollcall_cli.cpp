@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <rollcall/rollcall.hpp>
 #include <stdexcept>
@@ -27,11 +28,14 @@ namespace {
 
 constexpr std::size_t longest_value = std::size_t{8} << 20;  // of one request (protocol 6)
 
+constexpr int most_ranks = 1 << 24;  // of a barrier
+
 constexpr char const* footer =
     "A VALUE that is - is read from standard input. Keys and values that begin with a dash follow --.\n\n"
     "Exit status: 0 done; 1 a negative answer: the key is absent, the check false, the value another one, the queue empty, a rank "
     "missing;\n"
-    "2 wrong usage; 3 the time is over; 4 no store there, the connection lost, or a server that does not know the operation.";
+    "2 wrong usage, told as text also with --json; 3 the time is over; 4 no store there, the connection lost, a server that does not\n"
+    "know the operation, or an answer that standard output does not take.";
 
 struct settings {
   std::string url;
@@ -143,6 +147,29 @@ constexpr shape shapes[] = {
     {"ping", "", 0, 0, "Print how long a request takes, in seconds", nullptr},
 };
 
+/// What is wrong with a time, or nothing.
+std::string not_seconds(std::string const& text) {
+  double n = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), n);
+  const bool number = !text.empty() && parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
+  return number && std::isfinite(n) && n > 0 ? "" : fmt::format("'{}' is not a number of seconds above 0", text);
+}
+
+/// What was wrong with the command line, under this program's name.
+std::string complaint(CLI::App const* app, CLI::Error const& e) {
+  std::string why = e.what();
+  const std::vector<std::string> unknown = app->remaining(true);
+  if (e.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError) && !unknown.empty()) {
+    std::string const& first = unknown.front();
+    if (first.starts_with('-')) {
+      why = fmt::format("there is no option {}; keys and values that begin with a dash follow --", first);
+    } else if (app->get_subcommands().empty()) {
+      why = fmt::format("there is no command '{}'", first);
+    }
+  }
+  return fmt::format("rollcall-cli: {}\nRun with --help for more information.\n", why);
+}
+
 /// Shows the words of a command as they are written here, without counts.
 class words_formatter : public CLI::Formatter {
  public:
@@ -164,9 +191,11 @@ void add_commands(CLI::App& app, settings& s) {
   }
   CLI::App* barrier = command("barrier", "Meet the other ranks of a job; when one does not come, say which");
   barrier->add_option("--name", s.what.name, "of the meeting")->capture_default_str();
-  barrier->add_option("--rank", s.what.rank, "which rank this is, from 0 on")->required()->check(CLI::NonNegativeNumber);
-  barrier->add_option("--world", s.what.world, "how many ranks the job has")->required()->check(CLI::PositiveNumber);
-  barrier->add_option("--attempt", s.what.attempt, "how often the job was restarted")->capture_default_str()->check(CLI::NonNegativeNumber);
+  barrier->add_option("--rank", s.what.rank, "which rank this is, from 0 on")->required()->check(CLI::Range(0, most_ranks - 1));
+  barrier->add_option("--world", s.what.world, "how many ranks the job has")->required()->check(CLI::Range(1, most_ranks));
+  barrier->add_option("--attempt", s.what.attempt, "how often the job was restarted")
+      ->capture_default_str()
+      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   app.require_subcommand(0, 1);  // what is not known is told before what is missing
 }
 
@@ -203,16 +232,16 @@ void parse(CLI::App& app, settings& s, int argc, char** argv) {
   app.add_option("--timeout", s.timeout, "limit of all there is to do, in seconds")
       ->type_name("SECONDS")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Validator(not_seconds, ""))
       ->multi_option_policy(last);
   CLI::Option* json = app.add_flag("--json", s.json, "print one line of JSON");
   app.add_flag("--raw", s.raw, "print values as they are, byte by byte; each of several ends with a zero byte")->excludes(json);
   app.footer(footer);
+  app.failure_message(complaint);
   add_commands(app, s);
   const std::vector<std::string> words = cut_words(argc, argv);
   app.parse(argc, argv);
   s.what.words.insert(s.what.words.end(), words.begin(), words.end());
-  if (!std::isfinite(s.timeout)) wrong("--timeout is not a number of seconds");
   if (s.what.command.empty()) wrong("which command? get, set, add, ...: see --help");
   check_words(s.what);
   if (s.url.empty()) {
@@ -245,6 +274,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "rollcall-cli: {}\n", e.what());
     return cli::usage;
   }
+  rc::fill_standard_descriptors();  // later than that, so that a closed standard input is no empty value
   try {
     rc::loop loop;
     return cli::print(rc::sync_wait(loop, work(loop, s)), s.format());

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <rollcall/barrier.hpp>
 #include <rollcall/core/error.hpp>
@@ -13,7 +15,6 @@
 #include <utility>
 #include <variant>
 #include <vector>
-
 
 namespace cli {
 
@@ -38,8 +39,9 @@ enum status : int { ok = 0, negative = 1, usage = 2, timed_out = 3, connection =
 class bytes {
  public:
   bytes() = default;
-  explicit bytes(std::string d) : data(std::move(d)) {}
+  explicit bytes(std::string d, bool is_there = true) : data(std::move(d)), there(is_there) {}
   std::string data;
+  bool there = true;  // false in a list: no such key; JSON's null, to keep the others' places
 };
 
 /// `none` prints nothing as text.
@@ -114,7 +116,8 @@ class as_text {
   std::string operator()(bytes const& b) const { return printable(b.data) + "\n"; }
   std::string operator()(std::vector<bytes> const& list) const {
     std::string all;
-    for (bytes const& b : list) all += (*this)(b);
+    for (bytes const& b : list)
+      if (b.there) all += (*this)(b);
     return all;
   }
 };
@@ -126,7 +129,8 @@ class as_raw : public as_text {
   std::string operator()(bytes const& b) const { return b.data; }
   std::string operator()(std::vector<bytes> const& list) const {
     std::string all;
-    for (bytes const& b : list) all += b.data + '\0';
+    for (bytes const& b : list)
+      if (b.there) all += b.data + '\0';
     return all;
   }
 };
@@ -154,7 +158,7 @@ class as_json {
   nlohmann::json operator()(bytes const& b) const { return json_of(b.data); }
   nlohmann::json operator()(std::vector<bytes> const& list) const {
     nlohmann::json all = nlohmann::json::array();
-    for (bytes const& b : list) all.push_back(json_of(b.data));
+    for (bytes const& b : list) all.push_back(b.there ? json_of(b.data) : nlohmann::json());
     return all;
   }
 };
@@ -162,6 +166,13 @@ class as_json {
 inline void put(std::FILE* to, std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), to);
   std::fflush(to);
+}
+
+/// Writes the answer, or tells why it cannot be written. Gives the exit status: `s`, unless that would say that all is well.
+inline status put_answer(std::string_view text, status s) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return s;
+  put(stderr, fmt::format("rollcall-cli: standard output does not take the answer: {}\n", std::strerror(errno)));
+  return s == ok ? connection : s;
 }
 
 }  // namespace detail
@@ -173,12 +184,12 @@ inline int print(answer const& a, format f) {
     line["ok"] = a.exit == ok;
     if (!std::holds_alternative<answer::none>(a.value)) line[a.name] = std::visit(detail::as_json(), a.value);
     if (!a.remark.empty()) line["remark"] = detail::json_of(a.remark);
-    detail::put(stdout, line.dump() + "\n");
-    return a.exit;
+    return detail::put_answer(line.dump() + "\n", a.exit);
   }
-  detail::put(stdout, f == format::raw ? std::visit(detail::as_raw(), a.value) : std::visit(detail::as_text(), a.value));
+  const std::string text = f == format::raw ? std::visit(detail::as_raw(), a.value) : std::visit(detail::as_text(), a.value);
+  const status told = detail::put_answer(text, a.exit);
   if (!a.remark.empty()) detail::put(stderr, "rollcall-cli: " + a.remark + "\n");
-  return a.exit;
+  return told;
 }
 
 /// The same for what went wrong.
@@ -196,8 +207,7 @@ inline int print(rc::error const& e, format f) {
     nlohmann::json line;
     line["ok"] = false;
     line["error"] = std::move(about);
-    detail::put(stdout, line.dump() + "\n");
-    return status_of(e.code());
+    return detail::put_answer(line.dump() + "\n", status_of(e.code()));
   }
   detail::put(stderr, fmt::format("rollcall-cli: {}\n", e.what()));
   return status_of(e.code());

@@ -62,6 +62,7 @@ inline rc::task<answer> read_many(rc::tcp_store s, request r) {
     if (there) {
       all.emplace_back(std::move(*there));
     } else {
+      all.emplace_back(std::string(), false);
       missing += (missing.empty() ? "'" : ", '") + printable(key) + "'";
     }
   }

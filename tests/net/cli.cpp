@@ -122,6 +122,9 @@ TEST_CASE("several keys", "[cli]") {
   said(c({"mset", "a", "1", "b", "2"}));
   CHECK(said(c({"mget", "b", "a", "b"})) == "2\n1\n2\n");
   CHECK(negative(c({"mget", "a", "y", "z"})) == "1\nrollcall-cli: there is no 'y', 'z'\n");
+  CHECK(negative(c({"--raw", "mget", "y", "a", "z"})) == string("1\0", 2) + "rollcall-cli: there is no 'y', 'z'\n");
+  CHECK(negative(c({"--json", "mget", "y", "a", "z"})) ==
+        "{\"ok\":false,\"remark\":\"there is no 'y', 'z'\",\"values\":[null,\"1\",null]}\n");
   CHECK(c({"mget", "--wait", "a", "z", "--timeout", "0.1"}).status == 3);
   CHECK(said(c({"keys"})) == "a\nb\n");
   CHECK(said(c({"num-keys"})) == "2\n");
@@ -226,7 +229,8 @@ TEST_CASE("wrong usage is told before anybody is asked", "[cli]") {
     return usage(cli::run(std::move(words), std::move(environment)));
   };
   CHECK(contains(ask({}), "which command?"));
-  CHECK(contains(ask({"steal", "k"}), "steal"));
+  CHECK(contains(ask({"steal", "k"}), "rollcall-cli: there is no command 'steal'"));
+  CHECK(contains(ask({"set", "k", "-v"}), "there is no option -v; keys and values that begin with a dash follow --"));
   CHECK(contains(ask({"get"}), "get takes KEY, not 0 words"));
   CHECK(contains(ask({"set", "k"}), "set takes KEY VALUE, not 1 word"));
   CHECK(contains(ask({"set", "k", "v", "w"}), "set takes KEY VALUE, not 3 words"));
@@ -238,6 +242,9 @@ TEST_CASE("wrong usage is told before anybody is asked", "[cli]") {
   CHECK(contains(ask({"get", "k", "--timeout", "-1"}), "--timeout"));
   CHECK(contains(ask({"get", "k", "--timeout", "soon"}), "--timeout"));
   CHECK(contains(ask({"get", "k", "--timeout", "inf"}), "--timeout"));
+  for (string const& time : std::vector<string>{"0", "-1", "nan", "", "5s"})
+    CHECK(contains(ask({"get", "k", "--timeout", time}), "--timeout: '" + time + "' is not a number of seconds above 0"));
+  CHECK(contains(ask({"barrier", "--rank", "-1", "--world", "2"}), "--rank: Value -1 not in range 0 to 16777215"));
   for (auto const& [url, why] : std::vector<std::pair<string, string>>{{"http://h:1", "does not begin with tcp://"},
                                                                        {"tcp://h", "has no port"},
                                                                        {"tcp://[::1]", "has no port"},
@@ -258,6 +265,23 @@ TEST_CASE("wrong usage is told before anybody is asked", "[cli]") {
   const outcome help = cli::run({program, "--help"});
   CHECK(help.status == 0);
   CHECK(contains(help.said, "Exit status: 0 done; 1 a negative answer"));
+}
+
+TEST_CASE("standard descriptors that are closed or full", "[cli]") {
+  NEEDS_CLI(c);
+  const auto redirected = [&](string const& how, std::vector<string> words) {
+    std::vector<string> all{"/bin/sh", "-c", "\"$0\" \"$@\" " + how};
+    for (string const& w : c.command(std::move(words))) all.push_back(w);
+    return cli::run(std::move(all));
+  };
+  said(c({"set", "k", "v"}));
+  CHECK(said(redirected(">&-", {"get", "k"})).empty());
+  CHECK(said(redirected("<&- 2>&-", {"get", "k"})) == "v\n");
+  CHECK(contains(usage(redirected("<&-", {"set", "k", "-"})), "standard input: Bad file descriptor"));
+  CHECK(said(c({"get", "k"})) == "v\n");
+  const outcome full = redirected(">/dev/full", {"get", "k"});
+  CHECK(full.status == 4);
+  CHECK(contains(full.complaint, "standard output does not take the answer: No space left on device"));
 }
 
 TEST_CASE("the environment says where the store is", "[cli]") {
