@@ -86,14 +86,15 @@ class answer {
   return true;
 }
 
-/// Text as it is; what a terminal would take for a command, and bytes that are no UTF-8, as \xNN.
-[[nodiscard]] inline std::string printable(std::string_view text) {
+/// Text as it is; what a terminal would take for a command, and bytes that are no UTF-8, as \xNN. The end of a line too, where `text`
+/// must stay on one.
+[[nodiscard]] inline std::string printable(std::string_view text, bool one_line = false) {
   std::string out;
   while (!text.empty()) {
     const std::size_t n = character(text);
     const auto c = static_cast<unsigned char>(text.front());
     const bool control =
-        (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f || (n == 2 && c == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0);
+        (c < 0x20 && c != '\t' && (c != '\n' || one_line)) || c == 0x7f || (n == 2 && c == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0);
     const std::size_t taken = n == 0 ? 1 : n;
     if (n == 0 || control) {
       for (std::size_t i = 0; i < taken; ++i) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[i]));
@@ -117,7 +118,7 @@ class as_text {
   std::string operator()(std::vector<bytes> const& list) const {
     std::string all;
     for (bytes const& b : list)
-      if (b.there) all += (*this)(b);
+      if (b.there) all += printable(b.data, true) + "\n";
     return all;
   }
 };

@@ -34,7 +34,7 @@ struct request {
 namespace detail {
 
 inline answer absent(std::string const& key) {
-  return answer(answer::none(), negative).with_remark("there is no key '" + printable(key) + "'");
+  return answer(answer::none(), negative).with_remark("there is no key '" + printable(key, true) + "'");
 }
 
 inline rc::task<answer> read_one(rc::tcp_store s, request r) {
@@ -63,7 +63,7 @@ inline rc::task<answer> read_many(rc::tcp_store s, request r) {
       all.emplace_back(std::move(*there));
     } else {
       all.emplace_back(std::string(), false);
-      missing += (missing.empty() ? "'" : ", '") + printable(key) + "'";
+      missing += (missing.empty() ? "'" : ", '") + printable(key, true) + "'";
     }
   }
   co_return answer(std::move(all), missing.empty() ? ok : negative)
@@ -99,7 +99,7 @@ inline rc::task<answer> pop(rc::tcp_store s, request r) {
     co_return answer(bytes(std::move(item)));
   }
   std::optional<std::string> item = co_await s.queue_pop_now(key);
-  if (!item) co_return answer(answer::none(), negative).with_remark("queue '" + printable(key) + "' is empty");
+  if (!item) co_return answer(answer::none(), negative).with_remark("queue '" + printable(key, true) + "' is empty");
   co_return answer(bytes(std::move(*item)));
 }
 

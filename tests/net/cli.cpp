@@ -127,6 +127,11 @@ TEST_CASE("several keys", "[cli]") {
         "{\"ok\":false,\"remark\":\"there is no 'y', 'z'\",\"values\":[null,\"1\",null]}\n");
   CHECK(c({"mget", "--wait", "a", "z", "--timeout", "0.1"}).status == 3);
   CHECK(said(c({"keys"})) == "a\nb\n");
+  said(c({"set", "two\nlines", "of\ntext"}));
+  CHECK(said(c({"mget", "a", "two\nlines"})) == "1\nof\\x0atext\n");
+  CHECK(said(c({"keys"})) == "a\nb\ntwo\\x0alines\n");
+  CHECK(said(c({"delete", "two\nlines"})) == "1\n");
+  CHECK(negative(c({"get", "two\nlines"})) == "rollcall-cli: there is no key 'two\\x0alines'\n");
   CHECK(said(c({"num-keys"})) == "2\n");
 }
 
