@@ -93,8 +93,8 @@ class answer {
   while (!text.empty()) {
     const std::size_t n = character(text);
     const auto c = static_cast<unsigned char>(text.front());
-    const bool control =
-        (c < 0x20 && c != '\t' && (c != '\n' || one_line)) || c == 0x7f || (n == 2 && c == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0);
+    const bool control = (c < 0x20 && c != '\t' && (c != '\n' || one_line)) || c == 0x7f ||
+                         (n == 2 && c == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0);
     const std::size_t taken = n == 0 ? 1 : n;
     if (n == 0 || control) {
       for (std::size_t i = 0; i < taken; ++i) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[i]));

@@ -104,12 +104,12 @@ TEST_CASE("check and wait", "[cli]") {
   CHECK(said(c({"check", "a", "b"})) == "true\n");
   CHECK(negative(c({"check", "a", "z"})) == "false\n");
   CHECK(said(c({"wait", "a", "b"})).empty());
-  const outcome late = c({"--timeout", "0.2", "wait", "a", "y", "z"});
+  const outcome late = c({"--timeout", "0.5", "wait", "a", "y", "z"});
   CHECK(late.status == 3);
   CHECK(late.said.empty());
   CHECK(contains(late.complaint, "wait of keys 'y', 'z' at 127.0.0.1:"));
   CHECK(contains(late.complaint, "timed out"));
-  CHECK(c({"get", "--wait", "z", "--timeout", "0.1"}).status == 3);
+  CHECK(c({"get", "--wait", "z", "--timeout", "0.5"}).status == 3);
 
   child waiting(c.command({"get", "--wait", "z"}));
   CHECK(said(c({"set", "z", "here"})).empty());
@@ -125,7 +125,7 @@ TEST_CASE("several keys", "[cli]") {
   CHECK(negative(c({"--raw", "mget", "y", "a", "z"})) == string("1\0", 2) + "rollcall-cli: there is no 'y', 'z'\n");
   CHECK(negative(c({"--json", "mget", "y", "a", "z"})) ==
         "{\"ok\":false,\"remark\":\"there is no 'y', 'z'\",\"values\":[null,\"1\",null]}\n");
-  CHECK(c({"mget", "--wait", "a", "z", "--timeout", "0.1"}).status == 3);
+  CHECK(c({"mget", "--wait", "a", "z", "--timeout", "0.5"}).status == 3);
   CHECK(said(c({"keys"})) == "a\nb\n");
   said(c({"set", "two\nlines", "of\ntext"}));
   CHECK(said(c({"mget", "a", "two\nlines"})) == "1\nof\\x0atext\n");
@@ -144,7 +144,7 @@ TEST_CASE("queues", "[cli]") {
   CHECK(said(c({"pop", "q"})) == "first\n");
   CHECK(said(c({"pop", "--wait", "q"})) == "-second\n");
   CHECK(negative(c({"pop", "q"})) == "rollcall-cli: queue 'q' is empty\n");
-  CHECK(c({"pop", "q", "--wait", "--timeout", "0.1"}).status == 3);
+  CHECK(c({"pop", "q", "--wait", "--timeout", "0.5"}).status == 3);
 }
 
 TEST_CASE("values come from standard input, byte by byte", "[cli]") {
@@ -198,7 +198,7 @@ TEST_CASE("JSON says everything, for any bytes", "[cli]") {
   CHECK(o.status == 1);
   CHECK(o.said == "{\"ok\":false,\"remark\":\"there is no key 'nope'\"}\n");
   CHECK(o.complaint.empty());
-  o = c({"--json", "--timeout", "0.1", "wait", "n", "nope"});
+  o = c({"--json", "--timeout", "0.5", "wait", "n", "nope"});
   CHECK(o.status == 3);
   CHECK(contains(o.said, "\"code\":\"timed_out\",\"effect\":\"none\",\"keys\":[\"nope\"]"));
   CHECK(o.complaint.empty());
@@ -211,9 +211,9 @@ TEST_CASE("a barrier of scripts", "[cli]") {
     CHECK(said(c({"barrier", "--name", "b", "--rank", "0", "--world", "2"})) == "2\n");
     CHECK(other.finish() == 0);
   }
-  const outcome alone = c({"--timeout", "0.3", "barrier", "--name", "b", "--rank", "0", "--world", "4"});
+  const outcome alone = c({"--timeout", "0.5", "barrier", "--name", "b", "--rank", "0", "--world", "4"});
   CHECK(contains(negative(alone), "3 of 4 missing: 1-3"));
-  const outcome told = c({"--json", "--timeout", "0.3", "barrier", "--rank", "1", "--world", "3"});
+  const outcome told = c({"--json", "--timeout", "0.5", "barrier", "--rank", "1", "--world", "3"});
   CHECK(told.status == 1);
   CHECK(contains(told.said, "\"missing\":[0,2]"));
   CHECK(contains(usage(c({"barrier", "--rank", "2", "--world", "2"})), "rank 2 of world size 2"));
