@@ -210,7 +210,9 @@ inline int print(rc::error const& e, format f) {
     line["error"] = std::move(about);
     return detail::put_answer(line.dump() + "\n", status_of(e.code()));
   }
-  detail::put(stderr, fmt::format("rollcall-cli: {}\n", e.what()));
+  // The wire has no error to answer with.
+  const bool no_number = e.code() == rc::errc::disconnected && e.info().operation() == "add";
+  detail::put(stderr, fmt::format("rollcall-cli: {}{}\n", e.what(), no_number ? "; is the value no number, or the sum past 64 bits?" : ""));
   return status_of(e.code());
 }
 

@@ -305,7 +305,7 @@ TEST_CASE("no store, and one that goes", "[cli]") {
   said(c({"set", "text", "no number"}));
   o = c({"add", "text"});
   CHECK(o.status == 4);
-  CHECK(contains(o.complaint, "whether it took effect is unknown"));
+  CHECK(contains(o.complaint, "whether it took effect is unknown; is the value no number, or the sum past 64 bits?"));
   CHECK(said(c({"get", "text"})) == "no number\n");
 
   child waiting(c.command({"wait", "never"}));
