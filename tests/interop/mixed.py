@@ -50,6 +50,19 @@ class Mixed(Case):
                     theirs.end()
                 self.assertIn('num_workers_joined=3', caught.exception.text)
 
+    def test_the_server_s_barrier(self):
+        for kind in SERVERS:
+            with self.subTest(server=kind):
+                port = self.server(kind).port
+                ours = self.ranks('server_barrier', port, (0, 2), 4)
+                theirs = self.torch_ranks(port, 2)
+                for peer in theirs:
+                    peer.begin("s.barrier('mixed', 4, seconds(30))")
+                for peer in theirs:
+                    peer.end()
+                for program in ours:
+                    self.assertEqual(self.assertEnds(program), 'ok \n')
+
     def test_an_all_gather(self):
         for kind in SERVERS:
             with self.subTest(server=kind):

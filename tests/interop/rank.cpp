@@ -52,6 +52,8 @@ rc::task<std::string> work(rc::loop& loop, settings s) {
   rc::tcp_store store = co_await rc::tcp_store::connect(loop, "127.0.0.1", s.port, 30s, rc::client_options{}.timeout(s.limit));
   if (s.what == "store_based_barrier") {
     co_await rc::store_based_barrier(store, "mixed", s.rank, s.world, s.limit);
+  } else if (s.what == "server_barrier") {
+    co_await store.server_barrier("mixed", s.world, s.limit);
   } else if (s.what == "barrier") {
     rc::barrier everyone(store, "roll", s.rank, s.world, rc::barrier_options{}.attempt(s.attempt));
     co_await everyone.arrive_and_wait(s.limit);
