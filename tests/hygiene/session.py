@@ -18,6 +18,7 @@ import time
 BLOCK = re.compile(r'^<!-- session: [\w-]+ -->\n+```console\n(.*?)^```$', re.M | re.S)
 LIMIT = 30  # s, for each command
 MARK = '--- that was all ---'
+NOTHING = '(and then nothing)'
 
 
 def steps_of(block):
@@ -63,7 +64,7 @@ class Shell:
         while not over or (command.endswith('&') and len(said) < len(expected)):
             line = self.line(until)
             if line is None:
-                return said + ['(and then nothing)']
+                return said + [NOTHING]
             if line == MARK:
                 over = True
             else:
@@ -89,6 +90,8 @@ def problems_of(text, programs):
                 said = shell.type(command, expected)
                 if len(said) != len(expected) or not all(map(matches, expected, said)):
                     yield f'$ {command}\n' + ''.join(f'  expected: {e}\n' for e in expected) + ''.join(f'       got: {s}\n' for s in said)
+                if NOTHING in said:  # the shell hangs, or has ended
+                    break
         finally:
             shell.end()
 
@@ -114,6 +117,7 @@ def main():
     options = parser.parse_args()
     if options.self_test:
         return self_test()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Meson's way to say that the time is over: what was started ends, too
     problems = list(problems_of(options.readme.read_text(), options.programs))
     print('\n'.join(problems))
     return 1 if problems else 0
