@@ -529,6 +529,16 @@ TEST_CASE("hand_over(x, y): the replies of x are y's, at whatever point of their
   e.s.hand_over(e.x, e.y);
   e.s.lost();
   CHECK(e.heard() == lines{"Y lost"});
+
+  bench f;  // what was written stays so without another write, and does not hide what was not
+  f.send(f.x, f.add_x);
+  CHECK(f.flushed() == f.add_x);
+  f.send(f.w, f.add_y);
+  f.s.hand_over(f.x, f.y);
+  CHECK(f.y.written());
+  CHECK(!f.w.written());
+  static_cast<void>(f.flushed());
+  CHECK(f.w.written());
 }
 
 TEST_CASE("hand_over(x, y) from within the callback of another reply, and of x itself for what is still due") {

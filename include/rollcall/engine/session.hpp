@@ -156,7 +156,12 @@ class session {
       if (n >= first_slot_ && at(n).who == &from) at(n).who = &to;
     to.first_slot_ = from.first_slot_;
     to.slots_ = from.slots_;
-    engage(to);
+    to.written_ = from.written_;
+    if (to.written_) {  // those that are written stand in front of those that are not
+      pending_.push_front(to);
+    } else {
+      pending_.push_back(to);
+    }
     release(from);
   }
   /// Cancels the wait of x but keeps x: `01` is swallowed, `00` completes it. Used when a wait has expired.
