@@ -260,6 +260,28 @@ TEST_CASE("a barrier that is stopped or out of time stays counted once; calling 
   });
 }
 
+TEST_CASE("a barrier that is resumed and then lost has an unknown effect, also when its look at the count never left", "[operations]") {
+  with_store([](rc::loop& l, rc::tcp_store& s, local_server&) -> rc::task<> {
+    const rc::failure first = failure_of(co_await rc::as_result(s.server_barrier("b", 2, 20ms)));
+    CHECK(first.code() == rc::errc::timed_out);
+    outcome<void> busy;
+    busy.start(s.wait({"never", "ever"}, 20s));  // so that the look goes by a connection that does not stand yet
+    outcome<void> again;
+    again.start(s.server_barrier("b", 2, 20s));
+    rc::scope order(l);
+    auto closer = [&]() -> rc::task<> {
+      s.close();
+      co_return;
+    };
+    order.spawn(closer);  // when both are staged, and before anything can have come back
+    co_await order.join();
+    co_await eventually([&] { return busy.r && again.r; });
+    const rc::failure f = failure_of(*again.r);
+    CHECK(f.code() == rc::errc::closed);
+    CHECK(f.effect() == rc::effect::unknown);
+  });
+}
+
 TEST_CASE("sends return at once, in order and in one write; flush fences them", "[operations]") {
   with_store([](rc::loop& l, rc::tcp_store& s, local_server& server) -> rc::task<> {
     rc::tcp_store other = co_await client_of(l, server.port());

@@ -109,6 +109,10 @@ class store_op : private waiter, private engine::exchange, private timer_node, p
     return kind_ == op_kind::get || kind_ == op_kind::multi_get || kind_ == op_kind::get_into;
   }
   [[nodiscard]] bool is_pop() const noexcept { return kind_ == op_kind::queue_pop || kind_ == op_kind::queue_pop_now; }
+  /// What it has sent last changes nothing; what did, a BARRIER, was sent before.
+  [[nodiscard]] bool only_looks() const noexcept {
+    return kind_ == op_kind::server_barrier && phase_ != phase::waiting && phase_ != phase::trying;
+  }
   [[nodiscard]] std::uint64_t key_count() const noexcept {
     return traits().counts_keys ? wire::load<std::uint64_t>(request_.view().data() + 1) : traits().has_key ? 1U : 0U;
   }

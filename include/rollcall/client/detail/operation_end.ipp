@@ -19,7 +19,7 @@ inline void store_op::on_lost() noexcept {
     set_timer(core()->now());
     return;
   }
-  in_doubt_ = in_doubt_ && engine::exchange::written();
+  in_doubt_ = in_doubt_ && (engine::exchange::written() || only_looks());
   guarded([&] { failure_ = std::make_shared<failure const>(describe_loss(why)); });
   if (kind_ == op_kind::flush) client_->sends().tell(asked_);
   end();
@@ -27,7 +27,7 @@ inline void store_op::on_lost() noexcept {
 
 inline void store_op::store_ends() noexcept {
   resumable_ = false;
-  in_doubt_ = in_doubt_ && (!engine::exchange::engaged() || engine::exchange::written());
+  in_doubt_ = in_doubt_ && (!engine::exchange::engaged() || engine::exchange::written() || only_looks());
   if (kind_ == op_kind::flush) client_->sends().tell(asked_);
   guarded([this] { failure_ = std::make_shared<failure const>(describe_loss(client_->why_closed().get())); });
   end();
