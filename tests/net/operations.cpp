@@ -328,6 +328,37 @@ TEST_CASE("sends return at once, in order and in one write; flush fences them", 
   });
 }
 
+TEST_CASE("sends that are not confirmed stay on their connection, or are refused", "[operations]") {
+  with_store(
+      [](rc::loop& l, rc::tcp_store& s, local_server&) -> rc::task<> {
+        outcome<void> first;
+        outcome<void> second;
+        first.start(s.wait({"never", "ever"}, 20s));
+        static_cast<void>(co_await s.ping());
+        s.send_set("k", "1");                         // beside the first wait
+        second.start(s.wait({"nor", "this"}, 20s));  // takes the last connection, behind the send
+        std::optional<rc::errc> refused;
+        rc::scope order(l);
+        auto sender = [&]() -> rc::task<> {
+          first.stop.request_stop();
+          try {
+            s.send_set("k", "2");  // the connection that is free now is not that of the first send, which it could overtake
+          } catch (rc::error const& e) {
+            refused = e.code();
+          }
+          co_return;
+        };
+        order.spawn(sender);
+        co_await order.join();
+        CHECK(refused == rc::errc::limit);
+        second.stop.request_stop();
+        co_await eventually([&] { return first.r && second.r; });
+        co_await s.flush();
+        CHECK_AWAIT(co_await s.find("k"), std::optional<string>("1"));
+      },
+      rc::client_options{}.max_lanes(2));
+}
+
 TEST_CASE("ping and clone", "[operations]") {
   with_store([](rc::loop&, rc::tcp_store& s, local_server& server) -> rc::task<> {
     const rc::duration took = co_await s.ping();

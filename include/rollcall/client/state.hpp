@@ -159,7 +159,8 @@ class client_state final : private lane_owner, private popped_items::owner, priv
     };
     if (closed_) throw refuse(closed_->code(), closed_->detail());
     lane* const l = command_lane();
-    if (!l) throw refuse(errc::limit, "all connections of this store are in use (client_options::max_lanes)");
+    if (!l || (sends_.outstanding() && l != sends_.through()))  // they stay in order, and one fence covers them
+      throw refuse(errc::limit, "all connections of this store are in use (client_options::max_lanes)");
     if (l->backlog() > options_.max_unsent())
       throw refuse(errc::limit, "the server does not read: " + std::to_string(l->backlog()) + " bytes wait for it (client_options::max_unsent)");
     sends_.post(*l, encode);
