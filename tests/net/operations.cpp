@@ -403,6 +403,21 @@ TEST_CASE("reconnect finds the same server again, for every copy; nothing lost i
   });
 }
 
+TEST_CASE("a flush that tells of a loss leaves what was sent since to the next one", "[operations]") {
+  with_store([](rc::loop&, rc::tcp_store& s, local_server& server) -> rc::task<> {
+    co_await s.set("text", "abc");
+    s.send_set("k", "v");
+    static_cast<void>(failure_of(co_await rc::as_result(s.add("text", 1))));  // ends the connection
+    co_await s.reconnect(5s);
+    const rc::server_stats before = server.stats;
+    s.send_set("k", "v2");
+    const rc::failure lost = failure_of(co_await rc::as_result(s.flush()));
+    CHECK(lost.code() == rc::errc::disconnected);
+    co_await s.flush();
+    CHECK(server.stats.requests - before.requests == 2);  // SET and the fence
+  });
+}
+
 TEST_CASE("reconnect tells another server from the one before", "[operations]") {
   on_loop([](rc::loop& l) -> rc::task<> {
     std::optional<local_server> server(std::in_place, l);
