@@ -145,7 +145,7 @@ class store_operations {
   [[nodiscard]] operation<void> server_barrier(std::string_view key, std::int64_t world_size, limit_option limit = {}) const {
     return on_key<void>(detail::op_kind::server_barrier, key, limit, [&](auto& out) { wire::encode_barrier(out, prefix, key, world_size); });
   }
-  /// How long a request and its reply take.
+  /// How long a request and its reply take, from the await on, by the loop clock (ns).
   [[nodiscard]] operation<duration> ping(limit_option limit = {}) const {
     auto op = make<duration>(detail::op_kind::ping, limit);
     if (client_->takes_ping()) {
@@ -156,10 +156,13 @@ class store_operations {
     return op;
   }
 
-  /// Like set(), but returns at once: the request leaves in this loop turn, in order with all others of its kind and before what is asked
-  /// of this store afterwards. Nobody waits for it: flush() does.
+  /// Like set(), but returns at once: the request leaves in this loop turn, in order with all others of its kind, and commands that are
+  /// asked of this store afterwards find it executed. What takes another connection may overtake it: server_barrier(), a wait for several
+  /// keys, the first use of queues or list_keys() on a server that is not rollcall's; flush() before those. Nobody waits for it but
+  /// flush().
   ///
-  /// errors    throws closed, and limit for what is too long or past client_options::max_unsent(). Everything later is told by flush().
+  /// errors    throws closed, and limit for what is too long, past client_options::max_unsent(), or where every connection is in use.
+  ///           Everything later is told by flush().
   void send_set(std::string_view key, std::string_view value) const {
     send("send_set", key, value, [&](std::string& out) { wire::encode_set(out, prefix, key, value); });
   }

@@ -30,7 +30,6 @@ class running_op : private list_hook<running_tag> {
   running_op() noexcept = default;
   ~running_op() = default;
   void leave_running() noexcept { list_hook<running_tag>::unlink(); }
-  [[nodiscard]] bool runs() const noexcept { return linked(); }
 
  private:
   friend class client_state;
@@ -60,8 +59,6 @@ class popped_items {
   }
   void rebind(owner& o) noexcept { owner_ = &o; }
 
-  /// Nothing is kept, and nothing is under way.
-  [[nodiscard]] bool empty() noexcept { return items_.empty() && catchers_.empty(); }
   [[nodiscard]] std::size_t kept() const noexcept { return items_.size(); }
   [[nodiscard]] bool expects_more() noexcept { return !catchers_.empty(); }
   [[nodiscard]] bool expects_from(engine::session const& s) noexcept {

@@ -79,7 +79,6 @@ inline constexpr std::size_t op_family_count = 4;
 /// What is fixed for each kind of operation.
 struct op_traits {
   std::string_view name;
-  bool changes;      // it changes something: its effect may be unknown
   bool counts_keys;  // the encoded request counts its keys (CHECK and WAIT do; reads are kept as the WAIT they may become)
   bool has_key;      // it names one or more keys
   op_family family;
@@ -88,29 +87,29 @@ struct op_traits {
 [[nodiscard]] constexpr op_traits traits_of(op_kind k) noexcept {
   constexpr op_family common = op_family::common;
   switch (k) {
-    case op_kind::set: return {"set", true, false, true, common};
-    case op_kind::get: return {"get", false, true, true, common};
-    case op_kind::find: return {"find", false, true, true, common};
-    case op_kind::add: return {"add", true, false, true, common};
-    case op_kind::check: return {"check", false, true, true, common};
-    case op_kind::wait: return {"wait", false, true, true, common};
-    case op_kind::delete_key: return {"delete_key", true, false, true, common};
-    case op_kind::num_keys: return {"num_keys", false, false, false, common};
-    case op_kind::compare_set: return {"compare_set", true, false, true, common};
-    case op_kind::append: return {"append", true, false, true, common};
-    case op_kind::multi_get: return {"multi_get", false, true, true, common};
-    case op_kind::multi_set: return {"multi_set", true, true, true, common};
-    case op_kind::fetch: return {"get", false, false, true, common};
-    case op_kind::multi_fetch: return {"multi_get", false, true, true, common};
-    case op_kind::get_into: return {"get_into", false, true, true, common};
-    case op_kind::queue_push: return {"queue_push", true, false, true, op_family::queues};
-    case op_kind::queue_pop: return {"queue_pop", false, true, true, op_family::queues};
-    case op_kind::queue_pop_now: return {"queue_pop_now", false, true, true, op_family::queues};
-    case op_kind::queue_len: return {"queue_len", false, false, true, op_family::queues};
-    case op_kind::list_keys: return {"list_keys", false, false, false, op_family::list_keys};
-    case op_kind::server_barrier: return {"server_barrier", true, false, true, op_family::barrier};
-    case op_kind::ping: return {"ping", false, false, false, common};
-    case op_kind::flush: return {"flush", true, false, false, common};
+    case op_kind::set: return {"set", false, true, common};
+    case op_kind::get: return {"get", true, true, common};
+    case op_kind::find: return {"find", true, true, common};
+    case op_kind::add: return {"add", false, true, common};
+    case op_kind::check: return {"check", true, true, common};
+    case op_kind::wait: return {"wait", true, true, common};
+    case op_kind::delete_key: return {"delete_key", false, true, common};
+    case op_kind::num_keys: return {"num_keys", false, false, common};
+    case op_kind::compare_set: return {"compare_set", false, true, common};
+    case op_kind::append: return {"append", false, true, common};
+    case op_kind::multi_get: return {"multi_get", true, true, common};
+    case op_kind::multi_set: return {"multi_set", true, true, common};
+    case op_kind::fetch: return {"get", false, true, common};
+    case op_kind::multi_fetch: return {"multi_get", true, true, common};
+    case op_kind::get_into: return {"get_into", true, true, common};
+    case op_kind::queue_push: return {"queue_push", false, true, op_family::queues};
+    case op_kind::queue_pop: return {"queue_pop", true, true, op_family::queues};
+    case op_kind::queue_pop_now: return {"queue_pop_now", true, true, op_family::queues};
+    case op_kind::queue_len: return {"queue_len", false, true, op_family::queues};
+    case op_kind::list_keys: return {"list_keys", false, false, op_family::list_keys};
+    case op_kind::server_barrier: return {"server_barrier", false, true, op_family::barrier};
+    case op_kind::ping: return {"ping", false, false, common};
+    case op_kind::flush: return {"flush", false, false, common};
   }
   return {};
 }
