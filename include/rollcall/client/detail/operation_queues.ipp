@@ -22,7 +22,8 @@ inline void store_op::popped(wire::reply const& r) {
   if (number_ != 0 || kind_ == op_kind::queue_pop_now) return end();
   // Nothing there, or somebody else was quicker. A value under the same key ends each WAIT at once (protocol 7.4): then it asks ever
   // more rarely.
-  if (++rounds_ > 2) return pause();
+  if (rounds_ >= 2) return pause();
+  ++rounds_;
   wait();
   client_->request_flush();
 }
