@@ -518,6 +518,42 @@ TEST_CASE("what a server does not know is unsupported, and nothing else is hurt"
   });
 }
 
+TEST_CASE("an operation that knocks where another one's trial ends the connection gets the same verdict", "[operations]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    int connections = 0;
+    std::optional<rc::tcp_store> s;
+    outcome<std::int64_t> second;
+    auto script = [&](rc::net::socket peer) -> rc::task<> {
+      const bool main = ++connections == 1;
+      const string_view handshake = co_await peer.read_some();
+      string answer = string(handshake.substr(6, 4)) + '\1';
+      if (!main) answer += '\0';  // the knock, in the same write
+      co_await peer.write(answer);
+      while (main) {
+        const string_view asked = co_await peer.read_some();
+        if (asked.empty()) co_return;
+        const string absent(asked.size() / 19, '\1');  // CHECK of /q
+        co_await peer.write(absent);
+      }
+      static_cast<void>(co_await peer.read_some());  // QUEUE_LEN
+      second.start(s->queue_len("q"));
+      static_cast<void>(co_await peer.read_some());  // its knock
+    };
+    scripted_server server(l, script);
+    s = co_await client_of(l, server.port());
+    const rc::failure first = failure_of(co_await rc::as_result(s->queue_push("q", "x")));
+    co_await eventually([&] { return second.r.has_value(); });
+    const rc::failure f = failure_of(*second.r);
+    CHECK(first.code() == rc::errc::unsupported);
+    CHECK(f.code() == rc::errc::unsupported);
+    CHECK(f.effect() == rc::effect::none);
+    CHECK(s->is_open());
+    CHECK(connections == 2);
+    s.reset();
+    co_await server.stop();
+  });
+}
+
 TEST_CASE("what another server does know is learnt once", "[operations]") {
   on_loop([](rc::loop& l) -> rc::task<> {
     int connections = 0;

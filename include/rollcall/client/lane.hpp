@@ -53,7 +53,13 @@ class lane final : private net::stream_sink {
   void rebind(lane_owner& owner) noexcept { owner_ = &owner; }
   /// What is tried out on this lane; it serves nothing else meanwhile.
   [[nodiscard]] op_family trial() const noexcept { return trial_; }
-  void set_trial(op_family f) noexcept { trial_ = f; }
+  void set_trial(op_family f) noexcept {
+    trial_ = f;
+    tried_ = false;
+  }
+  /// Whether a request of that family was sent on it.
+  [[nodiscard]] bool tried() const noexcept { return tried_; }
+  void set_tried() noexcept { tried_ = true; }
   [[nodiscard]] engine::session& session() noexcept { return session_; }
   [[nodiscard]] std::string const& peer() const noexcept { return peer_; }
   [[nodiscard]] bool ready() const noexcept { return state_ == state::ready; }
@@ -247,6 +253,7 @@ class lane final : private net::stream_sink {
   std::string peer_;
   state state_ = state::dialling;
   op_family trial_ = op_family::common;
+  bool tried_ = false;
   bool not_a_store_ = false;
   engine::session session_;
   greeter greeting_;

@@ -12,7 +12,9 @@ namespace detail {
 inline void store_op::on_lost() noexcept {
   resumable_ = false;
   failure const* const why = lane_->why().get();
-  if (phase_ == phase::trying && why && why->code() == errc::disconnected && !client_->closed()) {
+  // What another operation has tried there is this one's verdict as well.
+  const bool tried = phase_ == phase::trying || (phase_ == phase::knocking && lane_->tried());
+  if (tried && why && why->code() == errc::disconnected && !client_->closed()) {
     // The server may have closed at an opcode that it does not know. Asked in a later turn: a call of that lane is on the stack.
     lane_ = nullptr;
     phase_ = phase::doubting;

@@ -92,6 +92,7 @@ inline void store_op::try_it() {
     start_known();
   } else if (family != op_family::barrier) {
     phase_ = phase::trying;
+    lane_->set_tried();
     family == op_family::list_keys ? send({}, request_.view(), wire::reply_form::list) : send("\x10", key_with_length(), wire::reply_form::i64);
   } else if (lane_->session().takes_wait()) {
     phase_ = phase::trying;
