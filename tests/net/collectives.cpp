@@ -17,10 +17,10 @@ double seconds(rc::duration d) { return std::chrono::duration<double>(d).count()
 class plain_store {
  public:
   explicit plain_store(rc::tcp_store s) : store_(std::move(s)) {}
-  [[nodiscard]] auto set(string_view k, string_view v) const { return store_.set(k, v); }
+  [[nodiscard]] auto set(string_view k, string_view v, rc::deadline d) const { return store_.set(k, v, d); }
   [[nodiscard]] auto get(string_view k, rc::deadline d) const { return store_.get(k, d); }
-  [[nodiscard]] auto add(string_view k, std::int64_t n) const { return store_.add(k, n); }
-  [[nodiscard]] auto check(rc::keys k) const { return store_.check(k); }
+  [[nodiscard]] auto add(string_view k, std::int64_t n, rc::deadline d) const { return store_.add(k, n, d); }
+  [[nodiscard]] auto check(rc::keys k, rc::deadline d) const { return store_.check(k, d); }
   [[nodiscard]] auto wait(rc::keys k, rc::deadline d) const { return store_.wait(k, d); }
   [[nodiscard]] auto multi_get(rc::keys k, rc::deadline d) const { return store_.multi_get(k, d); }
   [[nodiscard]] rc::detail::loop_core& core() const { return store_.core(); }
