@@ -418,6 +418,25 @@ TEST_CASE("a flush that tells of a loss leaves what was sent since to the next o
   });
 }
 
+TEST_CASE("a store that is closed while it reconnects stays closed", "[operations]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    local_server server(l);
+    rc::tcp_store s = co_await client_of(l, server.port());
+    s.close();
+    std::optional<rc::result<void>> ended;
+    rc::start(l, s.reconnect(20s), [&](rc::result<void> r) { ended = std::move(r); });
+    s.close();
+    co_await eventually([&] { return ended.has_value(); });
+    CHECK(failure_of(*ended).code() == rc::errc::closed);
+    CHECK_FALSE(s.is_open());
+    const rc::result<std::int64_t> after = co_await rc::as_result(s.add("n", 1));
+    CHECK(failure_of(after).code() == rc::errc::closed);
+    co_await s.reconnect(20s);
+    CHECK_AWAIT(co_await s.add("n", 1), 1);
+    co_await server.stop();
+  });
+}
+
 TEST_CASE("reconnect tells another server from the one before", "[operations]") {
   on_loop([](rc::loop& l) -> rc::task<> {
     std::optional<local_server> server(std::in_place, l);

@@ -6,8 +6,10 @@
 namespace {
 
 allocation_count counted;
+std::size_t fails_in = 0;
 
 void* allocate(std::size_t n) {
+  if (fails_in != 0 && --fails_in == 0) throw std::bad_alloc();
   ++counted.calls;
   counted.bytes += n;
   if (void* p = std::malloc(n != 0 ? n : 1)) return p;
@@ -17,6 +19,7 @@ void* allocate(std::size_t n) {
 }  // namespace
 
 allocation_count allocations() noexcept { return counted; }
+void fail_allocation(std::size_t n) noexcept { fails_in = n; }
 
 void* operator new(std::size_t n) { return allocate(n); }
 void* operator new[](std::size_t n) { return allocate(n); }

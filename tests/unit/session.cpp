@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <new>
 #include <optional>
 #include <set>
 #include <span>
@@ -917,6 +918,50 @@ TEST_CASE("the callback of a write that a reply covers may stage so much that th
   CHECK(b.s.slots() == 9);
   for (int i = 0; i < 9; ++i) CHECK(b.feed(i64(i)).size() == 1);
   CHECK(b.s.idle());
+}
+
+TEST_CASE("without memory a request is not sent at all, and the others keep their replies") {
+  const std::string far = get_request(std::string(300, 'k'));
+  bool failed = true;
+  for (std::size_t n = 1; failed; ++n) {
+    bench b;
+    failed = false;
+    // The ring of slots grows at the first and at the ninth of these, the output whenever it has to.
+    fail_allocation(n);
+    for (int i = 0; i < 12; ++i) {
+      try {
+        if (i == 5) {
+          b.s.post(b.y, b.set_y);
+        } else if (i == 6) {
+          b.s.flush();
+        } else {
+          b.s.send(nullptr, std::string_view(far).substr(0, 1), std::string_view(far).substr(1), reply_form::bytes);
+        }
+      } catch (std::bad_alloc const&) {
+        failed = true;
+      }
+    }
+    fail_allocation(0);
+    b.send(b.x, b.add_x);
+    const std::string out = b.flushed();
+    std::string answers;
+    std::size_t due = 0;
+    for (std::string_view rest = out; !rest.empty();) {
+      std::string_view const requests[] = {far, fence, b.add_x, b.set_y};
+      std::string const replies[] = {bytes("v"), zero, i64(5), std::string()};
+      std::size_t k = 0;
+      while (k < 4 && !rest.starts_with(requests[k])) ++k;
+      REQUIRE(k < 4);
+      rest.remove_prefix(requests[k].size());
+      answers += replies[k];
+      due += !replies[k].empty();
+    }
+    CHECK(b.s.slots() == due);
+    const lines heard = b.feed(answers);
+    CHECK(std::find(heard.begin(), heard.end(), "X[0]=5") != heard.end());
+    CHECK(b.s.slots() == 0);
+    CHECK_FALSE(b.y.engaged());
+  }
 }
 
 TEST_CASE("in steady state nothing is allocated") {

@@ -17,6 +17,8 @@ struct allocation_count {
   std::size_t bytes = 0;
 };
 allocation_count allocations() noexcept;
+/// The n-th call of operator new from now on fails, once; 0: none does.
+void fail_allocation(std::size_t n) noexcept;
 
 namespace unit {
 

@@ -216,7 +216,9 @@ class client_state final : private lane_owner, private popped_items::owner, priv
   /// Everything pending fails with errc::closed, and items that were popped for nobody go back to their queues. Idempotent.
   void close() {
     core_.check_thread();
-    if (!closed_) return end(std::make_shared<failure const>(failure(errc::closed, "store", "the store was closed").with_peer(endpoint())), true);
+    auto why = std::make_shared<failure const>(failure(errc::closed, "store", "the store was closed").with_peer(endpoint()));
+    if (!closed_) return end(std::move(why), true);
+    closed_ = std::move(why);  // also for a reconnect() that is under way
     drop_items();
   }
   /// Goes on with the connections of another client, which has just made them and shares them with nobody.

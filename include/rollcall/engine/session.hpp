@@ -80,9 +80,13 @@ class session {
   /// form `many`, at least 1 (nothing comes for none). The requests of x that are due stand in a row: no other's, no flush between them
   /// while a wait is held.
   void send(exchange* x, std::string_view head, std::string_view body, wire::reply_form form, std::uint64_t count = 0) {
+    send(x, head, body, {}, form, count);
+  }
+  /// The same in three pieces, for what is put together at the last moment.
+  void send(exchange* x, std::string_view head, std::string_view body, std::string_view end, wire::reply_form form, std::uint64_t count = 0) {
     clear_tail();
-    out_.append(head);
-    out_.append(body);
+    make_room();
+    write([&](std::string& out) { out.append(head).append(body).append(end); });
     push(slot{x, count, form, kind::reply});
     if (x) {
       ROLLCALL_ASSERT((x->slots_ == 0 || x->first_slot_ + x->slots_ == next_slot_ - 1) && "the requests of an exchange stand in a row");
@@ -96,13 +100,6 @@ class session {
     send(&x, head, body, wire::reply_form::bytes);
     at(next_slot_ - 1).direct = true;
   }
-  /// A request in three pieces, for what is put together at the last moment.
-  void send(exchange* x, std::string_view head, std::string_view body, std::string_view end, wire::reply_form form) {
-    clear_tail();
-    out_.append(head);
-    out_.append(body);
-    send(x, end, {}, form);
-  }
   /// A request without a reply; x completes when a later reply shows that it, and all that x has posted before, was executed. An
   /// exchange that posts does not wait.
   void post(exchange& x, std::string_view request) {
@@ -114,7 +111,7 @@ class session {
   template <std::invocable<std::string&> F>
   void post(exchange& x, F encode) {
     clear_tail();
-    encode(out_);
+    write(encode);
     cover_later(x);
   }
   /// A WAIT or BARRIER. `request` must stay valid while x is engaged: it may be written again when it is `preemptible`, which only
@@ -233,12 +230,24 @@ class session {
   };
 
   [[nodiscard]] slot& at(std::uint64_t n) noexcept { return ring_[static_cast<std::size_t>(n) & (ring_.size() - 1)]; }
-  void push(slot s) {
-    if (slots() == ring_.size()) {
-      std::vector<slot> bigger(ring_.empty() ? 8 : ring_.size() * 2);
-      for (std::uint64_t n = first_slot_; n != next_slot_; ++n) bigger[static_cast<std::size_t>(n) & (bigger.size() - 1)] = at(n);
-      ring_.swap(bigger);
+  // A request and its slot come together or, without memory, not at all: room for the slot first, then all bytes or none.
+  void make_room() {
+    if (slots() < ring_.size()) return;
+    std::vector<slot> bigger(ring_.empty() ? 8 : ring_.size() * 2);
+    for (std::uint64_t n = first_slot_; n != next_slot_; ++n) bigger[static_cast<std::size_t>(n) & (bigger.size() - 1)] = at(n);
+    ring_.swap(bigger);
+  }
+  template <class F>
+  void write(F encode) {
+    const std::size_t before = out_.size();
+    try {
+      encode(out_);
+    } catch (...) {
+      out_.resize(before);
+      throw;
     }
+  }
+  void push(slot s) noexcept {
     ++next_slot_;
     at(next_slot_ - 1) = s;
   }
@@ -261,10 +270,12 @@ class session {
   }
   void fence() {
     if (unfenced_.empty() || unfenced_.back().fence_ != next_slot_) return;
-    wire::encode_check(out_, {}, keys());
+    make_room();
+    write([](std::string& out) { wire::encode_check(out, {}, keys()); });
     push(slot{nullptr, 0, wire::reply_form::u8, kind::reply});
   }
   void stage_cancel(exchange* who) {
+    make_room();
     wire::encode_cancel_wait(out_);
     push(slot{who, 0, wire::reply_form::u8, kind::cancel});
   }

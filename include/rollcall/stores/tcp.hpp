@@ -77,7 +77,7 @@ class tcp_store : public store_operations {
   ///
   /// limit     as connect(): resolves, retries and shakes hands until then.
   /// errors    server_replaced when another server answers than the one before, both rollcall's: what was stored is gone. PyTorch's
-  ///           servers cannot be told apart. Else what connect() throws; the store stays closed.
+  ///           servers cannot be told apart. closed when close() was called meanwhile. Else what connect() throws; the store stays closed.
   /// cancel    the store stays closed.
   [[nodiscard]] task<> reconnect(deadline limit) const { return reconnect_task(client_, limit); }
 
@@ -154,6 +154,7 @@ class tcp_store : public store_operations {
   static task<> reconnect_task(detail::client_ptr c, deadline limit) {
     const time_point begun = c->core().now();
     if (!c->closed()) co_return;
+    const failure_ptr why = c->why_closed();
     tcp_store fresh(co_await another(c, limit.from(begun)));
     // Who it is was asked right behind the handshake: known when anything else is answered.
     static_cast<void>(co_await fresh.ping(limit.from(begun)));
@@ -165,7 +166,11 @@ class tcp_store : public store_operations {
       f.with_peer(c->endpoint());
       throw error(f.with_times(c->core().now() - begun, limit.length(begun)));
     }
-    if (c->closed()) c->adopt(*fresh.client_);  // else another copy of the handle was quicker
+    if (c->why_closed() == why) {
+      c->adopt(*fresh.client_);
+    } else if (c->closed()) {  // else another copy of the handle was quicker
+      throw error(failure(errc::closed, "reconnect", "the store was closed meanwhile").with_peer(c->endpoint()));
+    }
   }
 
   friend class detail::creation;
