@@ -28,6 +28,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "rollcall_run/attempt.hpp"
@@ -79,6 +80,7 @@ rc::listener bind_port(run::settings const& s) {
 /// The same listening socket once more.
 rc::listener another(rc::listener const& at) {
   rc::unique_fd fd(fcntl(at.fd(), F_DUPFD_CLOEXEC, 0));
+  if (!fd) throw std::system_error(errno, std::generic_category(), "cannot share the listening socket");
   rc::listener copy = rc::listener::adopt(fd.get(), at.port());
   static_cast<void>(fd.release());
   return copy;

@@ -41,7 +41,7 @@ class barrier_options {
   /// Tells two objects of one process apart; 0: random. Given by simulations, which repeat themselves.
   barrier_options& nonce(std::uint64_t n) noexcept { return nonce_ = n, *this; }
 
-  [[nodiscard]] std::uint64_t nonce() const { return nonce_ != 0 ? nonce_ : std::random_device()(); }
+  [[nodiscard]] std::uint64_t nonce() const noexcept { return nonce_; }
   [[nodiscard]] int attempt() const noexcept { return attempt_; }
   [[nodiscard]] duration logging_interval() const noexcept { return interval_; }
   [[nodiscard]] std::function<void(std::int64_t, int)> const& progress() const noexcept { return progress_; }
@@ -95,7 +95,7 @@ class barrier {
                               " ranks, counted from 0; attempts count from 0")
                       .with_key(name));
     const roll_call::arrival self(rank, world, options.attempt(), store.identity());
-    state_ = std::make_shared<state>(std::move(store), name, self, options.nonce());
+    state_ = std::make_shared<state>(std::move(store), name, self, options.nonce() != 0 ? options.nonce() : random_nonce());
     state_->interval = std::max<duration>(options.logging_interval(), std::chrono::milliseconds(1));
     state_->progress = options.progress();
   }
@@ -134,6 +134,10 @@ class barrier {
   using state_ptr = std::shared_ptr<state>;
   using run = detail::barrier_run<Store>;
 
+  static std::uint64_t random_nonce() {
+    std::random_device random;
+    return (std::uint64_t{random()} << 32) | random();
+  }
   static failure describe(state const& s, errc code, std::string detail, time_point begun, deadline limit) {
     failure f(code, "barrier", std::move(detail));
     f.with_key(s.name).with_times(s.store.core().now() - begun, limit.length(begun));
