@@ -239,6 +239,34 @@ def two_waits(port):
     return f'{len(p.fence())} answered'
 
 
+def order_of_two_waits(port):
+    """The second comes true first."""
+    p, other = Peer(port), Peer(port)
+    p.send(WAIT('/order/a') + WAIT('/order/b'))
+    p.fence()
+    other.send(SET('/order/b', ''))
+    other.fence()
+    first = len(p.fence())
+    other.send(SET('/order/a', ''))
+    other.fence()
+    return f'{first} answered, then {len(p.fence())}'
+
+
+def second_validate(port):
+    p = Peer(port)
+    return 'accepted' if p.ask(VALIDATE + PING, 4) == NONCE else 'closed'
+
+
+def key_that_begins_with_zero(port):
+    p = Peer(port)
+    before = p.ask(request(7), 8)
+    if p.ask(SET('\0own', 'v') + GET('\0own') + CHECK('\0own'), 10) != text('v') + YES:
+        return 'not stored'
+    counted = p.ask(request(7), 8) != before
+    assert p.ask(request(8, text('\0own')), 8) == number(1)
+    return 'stored and counted' if counted else 'stored, not counted'
+
+
 def cancel_of_two_waits(port):
     p = Peer(port)
     p.send(WAIT('/cancel/a') + WAIT('/cancel/b') + CANCEL_WAIT)
@@ -384,6 +412,12 @@ DIFFERENCES = [
                'nobody is served meanwhile', 'nobody notices', 'nobody notices'),
     Difference(two_waits, 'A request that is never answered hangs its client.',
                '1 answered', '1 answered', '2 answered'),
+    Difference(order_of_two_waits, 'They are answered as they come true.',
+               '1 answered, then 0', '1 answered, then 0', '1 answered, then 1'),
+    Difference(second_validate, 'No difference: it is the first message or none, what comes later is out of step.',
+               'closed', 'closed', 'closed'),
+    Difference(key_that_begins_with_zero, "Where rollcall keeps what is not the user's: his keys begin with a slash.",
+               'stored and counted', 'stored and counted', 'stored, not counted'),
     Difference(cancel_of_two_waits, "One CANCEL_WAIT, one answer: the reference's client reads exactly one.",
                "b'\\x01'", "b'\\x01'", "b'\\x01'"),
     Difference(wait_on_a_queue_and_a_key, 'A queue that has an item is there: waiting for one more would never end.',
