@@ -36,19 +36,7 @@ constexpr std::size_t big_bytes = std::size_t{8} << 20;  // what one request may
 /// A server on a loop and a thread of its own.
 class server {
  public:
-  server() {
-    rc::listener at = rc::listen(rc::listen_options{});
-    port_ = at.port();
-    std::promise<rc::poster> started;
-    std::future<rc::poster> running = started.get_future();
-    thread_ = std::thread([this, l = std::move(at), s = std::move(started)]() mutable {
-      rc::loop loop;
-      loop.log_to([](rc::log_level, std::string_view) {});
-      s.set_value(loop.post_handle());
-      rc::sync_wait(loop, rc::serve(loop, std::move(l), rc::serve_options{}.stats(&stats_)), stop_.token());
-    });
-    poster_ = running.get();
-  }
+  server() : poster_(start(rc::listen(rc::listen_options{}))) {}
   server(server const&) = delete;
   server& operator=(server const&) = delete;
   ~server() {
@@ -58,6 +46,18 @@ class server {
   [[nodiscard]] int port() const { return port_; }
 
  private:
+  rc::poster start(rc::listener at) {
+    port_ = at.port();
+    std::promise<rc::poster> started;
+    std::future<rc::poster> running = started.get_future();
+    thread_ = std::thread([this, l = std::move(at), s = std::move(started)]() mutable {
+      rc::loop loop;
+      s.set_value(loop.post_handle());
+      rc::sync_wait(loop, rc::serve(loop, std::move(l), rc::serve_options{}.stats(&stats_)), stop_.token());
+    });
+    return running.get();
+  }
+
   int port_ = 0;
   rc::stop_source stop_;
   rc::server_stats stats_;

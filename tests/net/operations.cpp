@@ -423,11 +423,13 @@ TEST_CASE("a store that is closed while it reconnects stays closed", "[operation
     local_server server(l);
     rc::tcp_store s = co_await client_of(l, server.port());
     s.close();
-    std::optional<rc::result<void>> ended;
-    rc::start(l, s.reconnect(20s), [&](rc::result<void> r) { ended = std::move(r); });
+    rc::result<void> ended;
+    const auto reconnect = [&]() -> rc::task<> { ended = co_await rc::as_result(s.reconnect(20s)); };
+    rc::scope under_way(l);
+    under_way.spawn(reconnect());
     s.close();
-    co_await eventually([&] { return ended.has_value(); });
-    CHECK(failure_of(*ended).code() == rc::errc::closed);
+    co_await under_way.join();
+    CHECK(failure_of(ended).code() == rc::errc::closed);
     CHECK_FALSE(s.is_open());
     const rc::result<std::int64_t> after = co_await rc::as_result(s.add("n", 1));
     CHECK(failure_of(after).code() == rc::errc::closed);
