@@ -427,6 +427,7 @@ TEST_CASE("a store that is closed while it reconnects stays closed", "[operation
     const auto reconnect = [&]() -> rc::task<> { ended = co_await rc::as_result(s.reconnect(20s)); };
     rc::scope under_way(l);
     under_way.spawn(reconnect());
+    while (server.stats.accepted < 2) co_await rc::sleep_for(0ms);  // a look in every turn: nobody has been greeted yet
     s.close();
     co_await under_way.join();
     CHECK(failure_of(ended).code() == rc::errc::closed);
