@@ -94,6 +94,7 @@ rc::task<> client(rc::loop& loop, int store_port, int echo_port) {
   std::string back;
   while (back.size() < 5) back += co_await peer.read_some();
   std::printf("coroutine: the echo server says %s\n", back.c_str());
+  co_await rc::sleep_for(5ms);  // the host's timer has its turns, too
 }
 
 }  // namespace

@@ -137,7 +137,7 @@ class launcher {
       co_await serve_the_other_nodes(*store);
       if (interrupted_by_ != 0) status = 128 + interrupted_by_;
     }
-    if (ranks.failed() || settings_.summary) co_await ranks.report();
+    if (ranks.failed() || !settings_.quiet) co_await ranks.report();
     co_return status;
   }
 

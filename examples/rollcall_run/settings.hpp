@@ -26,7 +26,6 @@ struct settings {
   int max_restarts = 0;
   bool host_store = false;
   bool quiet = false;
-  bool summary = false;
   std::vector<std::string> command;
 
   [[nodiscard]] int world() const { return nodes * ranks; }
@@ -73,8 +72,7 @@ inline void parse(CLI::App& app, settings& s, int argc, char** argv) {
       ->type_name("R");
   app.add_option("--log-dir", s.log_dir, "Write what rank 3 says to D/rank-3.log; with --max-restarts to D/attempt-0/rank-3.log and so on")
       ->type_name("D");
-  app.add_flag("--quiet", s.quiet, "Show nothing of what the ranks say");
-  app.add_flag("--summary", s.summary, "Say how the ranks ended, also when all went well");
+  app.add_flag("--quiet", s.quiet, "Show nothing of what the ranks say, and of success nothing at all");
   app.add_option("--grace", s.grace_seconds, "Seconds from the first failure until the other ranks get SIGTERM (default 2)")
       ->check(CLI::Range(0.0, 1e9))
       ->type_name("SECONDS");

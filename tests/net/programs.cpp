@@ -26,7 +26,7 @@ TEST_CASE("ranks meet under rollcall-run, pass their barriers and say so", "[pro
     const string prefix = "[" + std::to_string(rank) + "] rank=" + std::to_string(rank) + ", ";
     CHECK(lines_with(job.output(), prefix) == 1);
   }
-  CHECK(job.errors().empty());
+  CHECK(launcher_only(job.errors()));
 }
 
 TEST_CASE("sixty-four ranks pass ten barriers", "[programs]") {

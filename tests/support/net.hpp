@@ -526,5 +526,11 @@ inline void gone_at_last(std::vector<int> const& pids) {
   const std::vector<string> lines = lines_of(text);
   return static_cast<std::size_t>(std::count_if(lines.begin(), lines.end(), [&](string const& l) { return contains(l, part); }));
 }
+/// Whether nobody but rollcall-run has said it: no rank, and no library in one.
+[[nodiscard]] inline bool launcher_only(string const& text) {
+  for (string const& line : lines_of(text))
+    if (!line.starts_with("rollcall-run: ")) return false;
+  return true;
+}
 
 }  // namespace net_test
