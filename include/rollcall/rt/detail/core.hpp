@@ -185,6 +185,7 @@ class loop_core {
   }
   [[nodiscard]] std::size_t handles() const noexcept { return handles_; }
   void add_frame() noexcept {
+    check_thread();
     ++frames_;
     keep();
   }
