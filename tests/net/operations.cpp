@@ -162,6 +162,26 @@ TEST_CASE("close() and the end of the last handle push items back at the tail", 
   });
 }
 
+TEST_CASE("get of a key that is a queue and has no value waits without spinning", "[operations]") {
+  with_store([](rc::loop&, rc::tcp_store& s, local_server& server) -> rc::task<> {
+    co_await s.queue_push("q", "an item");  // ends every WAIT for the key at once (protocol 7.4)
+    const std::uint64_t before = server.stats.requests;
+    const rc::failure one = failure_of(co_await rc::as_result(s.get("q", 300ms)));
+    CHECK(one.code() == rc::errc::timed_out);
+    const rc::failure many = failure_of(co_await rc::as_result(s.multi_get("q", 300ms)));
+    CHECK(many.code() == rc::errc::timed_out);
+    CHECK(server.stats.requests - before < 400);  // about 80; without a pause some ten thousand
+    const std::uint64_t mark = server.stats.requests;
+    outcome<string> get;
+    get.start(s.get("q", 20s));
+    co_await eventually([&] { return server.stats.requests > mark + 10; });
+    co_await s.set("q", "a value");
+    co_await eventually([&] { return get.r.has_value(); });
+    CHECK(get.r->value() == "a value");
+    CHECK_AWAIT(co_await s.queue_len("q"), 1);
+  });
+}
+
 TEST_CASE("list_keys tells users' keys as they wrote them", "[operations]") {
   with_store([](rc::loop&, rc::tcp_store& s, local_server&) -> rc::task<> {
     const std::vector<string> none = co_await s.list_keys();
@@ -625,4 +645,35 @@ TEST_CASE("a server that dies at the first use of an opcode is lost, not without
     }
     co_await server.stop();
   });
+}
+
+TEST_CASE("a connection that is still being made for nobody does not hold the loop", "[operations]") {
+  const watchdog dog(current_case());
+  rc::loop l;
+  {
+    rc::net::acceptor at(l, rc::listen(rc::listen_options{}.backlog(1)));
+    const int port = at.at().port();
+    int connections = 0;
+    auto accept_one = [&]() -> rc::task<> {
+      rc::net::socket s = co_await at.accept();
+      const rc::result<void> over = co_await rc::as_result(foreign(std::move(s), &connections, false, false, false));
+      static_cast<void>(over);
+    };
+    rc::scope server(l);
+    server.spawn(accept_one());
+    rc::tcp_store s = rc::sync_wait(l, client_of(l, port));
+    const std::vector<rc::unique_fd> fillers = fill_backlog(port);  // a second connection gets no answer
+    int ended = 0;
+    rc::start(s.wait({"a", "b"}, 50ms), [&](rc::result<void> r) { ended += r ? 100 : 1; });
+    rc::start(s.check("c", 50ms), [&](rc::result<bool> r) { ended += r ? 100 : 1; });
+    const rc::time_point begun = l.now();
+    auto both = [&]() -> rc::task<> { co_await eventually([&] { return ended == 2; }); };
+    rc::sync_wait(l, both());
+    server.request_stop();
+    rc::sync_wait(l, server.join());
+    uv_run(l.native(), UV_RUN_DEFAULT);  // returns long before the kernel gives up, after minutes
+    CHECK(l.now() - begun < 20s);
+    CHECK(connections == 1);
+  }
+  expect_nothing_left(l);
 }

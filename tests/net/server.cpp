@@ -875,7 +875,7 @@ TEST_CASE("an idle connection has no coroutine frame and no buffer, and costs li
     CHECK(l.live_handles() == handles + n);
     const std::int64_t each = (live_bytes - start - 21'000) / n;
     INFO(each << " bytes a connection");
-    CHECK(each <= 700);
+    CHECK(each <= 512);
     peers.clear();
     co_await eventually([&] { return server.stats.connections == 0 && l.live_handles() == handles; });
     CHECK(live_bytes - start < 200'000);

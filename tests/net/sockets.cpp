@@ -1,3 +1,10 @@
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
 #include "../support/net.hpp"
 
 using namespace net_test;
@@ -197,4 +204,101 @@ TEST_CASE("sockets and acceptors may be destroyed while they are waited in", "[s
     children.request_stop();  // and destroyed at once: the frames go while they are suspended
   }
   expect_nothing_left(l);
+}
+
+namespace {
+
+/// Descriptors that this process's epoll sets watch, by what the kernel tells of them.
+int watched_descriptors() {
+  int n = 0;
+  for (auto const& file : std::filesystem::directory_iterator("/proc/self/fdinfo")) {
+    std::ifstream info(file.path());
+    for (string l; std::getline(info, l);) n += l.starts_with("tfd:") ? 1 : 0;
+  }
+  return n;
+}
+
+/// Counts the turns of a loop.
+class turns {
+ public:
+  explicit turns(rc::loop& l) {
+    uv_check_init(l.native(), &check_);
+    check_.data = this;
+    uv_check_start(&check_, [](uv_check_t* h) { ++static_cast<turns*>(h->data)->count; });
+    uv_unref(reinterpret_cast<uv_handle_t*>(&check_));
+  }
+  turns(turns const&) = delete;
+  turns& operator=(turns const&) = delete;
+  ~turns() = default;
+  /// Before it is destroyed.
+  rc::task<> end() {
+    uv_close(reinterpret_cast<uv_handle_t*>(&check_), [](uv_handle_t* h) { static_cast<turns*>(h->data)->closed_ = true; });
+    co_await eventually([this] { return closed_; });
+  }
+  int count = 0;
+
+ private:
+  uv_check_t check_{};
+  bool closed_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("a reset that nobody reads or writes to see does not spin the loop", "[sockets]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    rc::net::acceptor acceptor(l, rc::listen(rc::listen_options{}));
+    rc::unique_fd peer = plain_connect(acceptor.at().port());
+    rc::net::socket s = co_await acceptor.accept();
+    CHECK(send_all(peer.get(), "bytes"));
+    CHECK_AWAIT(string(co_await s.read_some()), "bytes");  // reading has stopped again
+    reset_connection(std::move(peer));
+    turns passed(l);
+    co_await rc::sleep_for(50ms);
+    CHECK(passed.count < 200);  // a handful; a spinning loop has tens of thousands
+    bool broken = false;
+    try {
+      const string_view end = co_await s.read_some();
+      CHECK(end.empty());
+    } catch (rc::error const& e) {
+      broken = e.code() == rc::errc::disconnected;
+    }
+    CHECK(broken);
+    co_await passed.end();
+  });
+}
+
+TEST_CASE("a socket that a forked child still holds is forgotten all the same", "[sockets]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    pair_of_sockets quiet = co_await connected(l);
+    rc::net::acceptor acceptor(l, rc::listen(rc::listen_options{}));
+    const rc::unique_fd peer = plain_connect(acceptor.at().port());
+    int ends[2];
+    REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+    const rc::unique_fd until(ends[0]);
+    rc::unique_fd hold(ends[1]);
+    const int before = watched_descriptors();
+    pid_t child = -1;
+    {
+      rc::net::socket s = co_await acceptor.accept();
+      CHECK(watched_descriptors() == before + 1);
+      child = fork();
+      if (child == 0) {  // holds what the parent had, until the parent lets go of the pipe
+        hold.reset();
+        char c;
+        static_cast<void>(!::read(until.get(), &c, 1));
+        _exit(0);
+      }
+    }
+    REQUIRE(child > 0);
+    CHECK(send_all(peer.get(), "for nobody"));  // the connection lives on in the child, and so does the kernel's watch
+    co_await eventually([&] { return watched_descriptors() == before; });
+    turns passed(l);
+    co_await rc::sleep_for(20ms);
+    CHECK(passed.count < 200);
+    co_await quiet.here.write("still watched");
+    CHECK_AWAIT(string(co_await quiet.there.read_some()), "still watched");
+    hold.reset();
+    CHECK(::waitpid(child, nullptr, 0) == child);
+    co_await passed.end();
+  });
 }

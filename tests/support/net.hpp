@@ -319,6 +319,21 @@ inline void reset_connection(rc::unique_fd fd) {
 /// A port that nobody serves, now.
 [[nodiscard]] inline int unused_port() { return rc::listen(rc::listen_options{}).port(); }
 
+/// Connects to a listener with a small backlog that nobody accepts from, until the kernel answers no more.
+[[nodiscard]] inline std::vector<rc::unique_fd> fill_backlog(int port) {
+  const sockaddr_in at = loopback(port);
+  std::vector<rc::unique_fd> fillers;
+  for (int i = 0; i < 8; ++i) {
+    rc::unique_fd filler(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    static_cast<void>(::connect(filler.get(), reinterpret_cast<sockaddr const*>(&at), sizeof at));
+    pollfd connected{filler.get(), POLLOUT, 0};
+    const bool full = ::poll(&connected, 1, 100) == 0;
+    fillers.push_back(std::move(filler));
+    if (full) break;
+  }
+  return fillers;
+}
+
 /// A listener whose backlog is full, so that further connects to it get no answer at all: a black hole at hand.
 class black_hole {
  public:
@@ -328,14 +343,7 @@ class black_hole {
     if (::bind(fd_.get(), reinterpret_cast<sockaddr const*>(&at), size) != 0 || ::listen(fd_.get(), 0) != 0) std::abort();
     getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&at), &size);
     port_ = ntohs(at.sin_port);
-    for (int i = 0; i < 8; ++i) {
-      rc::unique_fd filler(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-      static_cast<void>(::connect(filler.get(), reinterpret_cast<sockaddr const*>(&at), size));
-      pollfd connected{filler.get(), POLLOUT, 0};
-      const bool full = ::poll(&connected, 1, 100) == 0;
-      fillers_.push_back(std::move(filler));
-      if (full) return;
-    }
+    fillers_ = fill_backlog(port_);
   }
   [[nodiscard]] int port() const { return port_; }
   [[nodiscard]] rc::socket_address address() const { return rc::socket_address::ip("127.0.0.1", port_).value(); }

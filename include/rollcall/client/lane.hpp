@@ -64,6 +64,8 @@ class lane final : private net::stream_sink {
   [[nodiscard]] std::string const& peer() const noexcept { return peer_; }
   [[nodiscard]] bool ready() const noexcept { return state_ == state::ready; }
   [[nodiscard]] bool dead() const noexcept { return state_ == state::dead; }
+  /// No connection stands yet.
+  [[nodiscard]] bool dialling() const noexcept { return state_ == state::dialling; }
   /// Bytes that wait for the server to read, in bytes.
   [[nodiscard]] std::size_t backlog() noexcept { return unsent_.size() - sent_ + session_.output().size(); }
 

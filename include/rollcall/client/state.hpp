@@ -47,7 +47,11 @@ class client_ptr {
 class client_state final : private lane_owner, private popped_items::owner, private ready_node {
  public:
   client_state(loop_core& core, std::string host, int port, client_options options)
-      : ready_node([](ready_node& n) noexcept { static_cast<client_state&>(n).flush(); }),
+      : ready_node([](ready_node& n) noexcept {
+          auto& self = static_cast<client_state&>(n);
+          self.give_up_dialling();
+          self.flush();
+        }),
         core_(core),
         host_(std::move(host)),
         port_(port),
@@ -210,7 +214,9 @@ class client_state final : private lane_owner, private popped_items::owner, priv
   }
   void operation_ends(running_op& op) noexcept {
     static_cast<list_hook<running_tag>&>(op).unlink();
-    if (running_.empty() && !lanes_.empty()) lanes_.front()->keep_alive(false);
+    if (!running_.empty() || lanes_.empty()) return;
+    lanes_.front()->keep_alive(false);
+    if (!closed_ && std::any_of(lanes_.begin() + 1, lanes_.end(), [](auto const& l) { return l->dialling(); })) request_flush();
   }
 
   /// Everything pending fails with errc::closed, and items that were popped for nobody go back to their queues. Idempotent.
@@ -273,6 +279,14 @@ class client_state final : private lane_owner, private popped_items::owner, priv
       core_.log(log_level::warning, std::to_string(items_->kept()) + " items of queues at " + endpoint() +
                                         ", popped for operations that had ended, are lost with the store: its connection was lost before");
     items_ = nullptr;
+  }
+  /// A further connection that does not stand yet would keep the host's loop alive as long as the kernel tries, for nobody.
+  void give_up_dialling() noexcept {
+    if (!running_.empty() || lanes_.size() < 2 || closed_) return;
+    for (auto const& l : lanes_) {
+      const bool needed = l == lanes_.front() || (sends_.outstanding() && sends_.through() == l.get()) || (items_ && items_->expects_from(l->session()));
+      if (l->dialling() && !needed) l->close(closed_);
+    }
   }
   [[nodiscard]] static constexpr std::size_t index(op_family f) noexcept { return static_cast<std::size_t>(f); }
   [[nodiscard]] static bool usable(lane const& l) noexcept { return !l.dead() && l.trial() == op_family::common; }

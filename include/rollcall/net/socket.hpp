@@ -266,9 +266,8 @@ class acceptor {
       unique_fd fd = std::move(state_.queue.front());
       state_.queue.pop_front();
       stream_ptr s;
-      if (const int status = detail::tcp_stream::adopt(state_.core, fd.get(), s); status != 0)
+      if (const int status = detail::socket_stream::adopt(state_.core, fd, s); status != 0)
         throw error(errc::io, "accept", errno_text(-status));
-      static_cast<void>(fd.release());
       return socket(state_.core, std::move(s));
     }
 

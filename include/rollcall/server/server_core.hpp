@@ -156,8 +156,7 @@ class server_core final : private net::detail::accept_sink, private timer_node {
     }
     try {
       net::stream_ptr s;
-      if (const int status = net::detail::tcp_stream::adopt(core_, fd.get(), s); status != 0) return on_accept_error(status);
-      static_cast<void>(fd.release());
+      if (const int status = net::detail::socket_stream::adopt(core_, fd, s); status != 0) return on_accept_error(status);
       attach(std::move(s));
     } catch (std::exception const&) {
       on_accept_error(UV_ENOMEM);

@@ -236,6 +236,9 @@ inline void store_op::absent() {
   number_ = 0;
   if (kind_ == op_kind::find) return end();
   if (kind_ == op_kind::server_barrier) return polled();
+  // A queue under that key ends each WAIT at once, and it still has no value (protocol 7.4): then it asks ever more rarely.
+  if (rounds_ >= 2) return pause();
+  ++rounds_;
   wait();
   client_->request_flush();
 }

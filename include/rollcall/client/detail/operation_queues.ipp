@@ -71,7 +71,7 @@ inline void store_op::pause() {
 inline void store_op::resume() {
   if (phase_ == phase::doubting) {
     ask();
-  } else if (is_pop()) {
+  } else if (is_pop() || waits_and_fetches()) {
     wait();
   } else {
     poll();

@@ -10,6 +10,7 @@
 #include "../../posix/fd.hpp"
 #include "../../posix/listener.hpp"
 #include "../../rt/detail/handle.hpp"
+#include "poller.hpp"
 
 namespace rollcall {
 inline namespace v0 {
@@ -41,6 +42,10 @@ class acceptor_core final : private rollcall::detail::timer_node {
       : timer_node([](timer_node& t) noexcept { static_cast<acceptor_core&>(t).resume(); }), core_(core), listener_(std::move(at)), sink_(sink) {
     const int status = poll_.open(core, this, [this](uv_loop_t* l, uv_poll_t* h) { return uv_poll_init(l, h, listener_.fd()); });
     if (status != 0) throw error(errc::io, "serve", listener_.url() + ": " + uv_strerror(status));
+    // The sockets that come need it; so it is not made anew for each that is alone.
+    int joined = 0;
+    connections_ = poller_ptr(core, joined);
+    if (joined != 0) throw error(errc::io, "serve", listener_.url() + ": " + uv_strerror(joined));
     reserve_ = spare();
     resume();
   }
@@ -119,6 +124,7 @@ class acceptor_core final : private rollcall::detail::timer_node {
   listener listener_;
   accept_sink& sink_;
   unique_fd reserve_;
+  poller_ptr connections_;
   handle poll_;
 };
 
