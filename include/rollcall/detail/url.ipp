@@ -132,7 +132,7 @@ inline bool rendezvous_url::read_scheme(std::string_view& rest, std::vector<std:
   std::string text = "there is no scheme " + detail::quoted(scheme_) + ": tcp, file, env, auto";
   for (std::string const& other : further) text += ", " + other;
   wrong(std::move(text));
-  return false;
+  return true;  // what it says beside that is read, so that it is not missed
 }
 
 inline void rendezvous_url::read_address(std::string_view authority) {
