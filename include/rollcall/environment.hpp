@@ -95,7 +95,8 @@ inline std::string environment::describe() const {
   optional("agent_store", agent_store());
   optional("listen_fd", listen_fd());
   optional("use_libuv", use_libuv());
-  if (rank() && world_size() && *rank() >= *world_size()) out += detail::spaced("problem", 18) + detail::rank_past_world(rank(), world_size()) + "\n";
+  if (rank() && world_size() && *rank() >= *world_size())
+    out += detail::spaced("problem", 18) + detail::rank_past_world(rank(), world_size()) + "\n";
   for (std::string const& text : warnings()) out += detail::spaced("warning", 18) + text + "\n";
   for (std::string const& text : unused()) out += detail::spaced("not used", 18) + text + "\n";
   return out;

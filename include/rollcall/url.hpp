@@ -75,7 +75,9 @@ class rendezvous_url {
                                                          {"bind", "tcp env auto"},
                                                          {"run_id", "file"},
                                                          {"from", "auto"}}};
-  static bool belongs(known_parameter const& p, std::string_view scheme) { return p.schemes.empty() || p.schemes.find(scheme) != p.schemes.npos; }
+  static bool belongs(known_parameter const& p, std::string_view scheme) {
+    return p.schemes.empty() || p.schemes.find(scheme) != p.schemes.npos;
+  }
 
   [[nodiscard]] bool is_network() const { return scheme_ == "tcp" || scheme_ == "env" || scheme_ == "auto"; }
   [[nodiscard]] bool is_ours() const { return is_network() || scheme_ == "file"; }

@@ -165,7 +165,8 @@ struct environment_row {
 
 /// auto:// in one line; its problems where there are any.
 std::string found(environment const& e) {
-  if (const std::vector<std::string> problems = e.problems(); !problems.empty()) return std::to_string(problems.size()) + ": " + joined(problems, "; ");
+  if (const std::vector<std::string> problems = e.problems(); !problems.empty())
+    return std::to_string(problems.size()) + ": " + joined(problems, "; ");
   return std::string(to_string(e.source())) + " " + std::to_string(*e.rank()) + "/" + std::to_string(*e.world_size()) + " " +
          rc::host_port(*e.host(), *e.port());
 }
@@ -181,34 +182,48 @@ constexpr environment_row good_environments[] = {
     {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=fe80::1%lo MASTER_PORT=1", "torch 0/2 [fe80::1%lo]:1"},
     // Kubeflow PyTorchJob: one rank a pod; the torchrun settings beside it say the same.
     {"RANK=1 WORLD_SIZE=3 MASTER_ADDR=job-master-0 MASTER_PORT=23456 PYTHONUNBUFFERED=1", "torch 1/3 job-master-0:23456"},
-    {"RANK=1 WORLD_SIZE=2 MASTER_ADDR=job-master-0 MASTER_PORT=23456 PET_NNODES=2 PET_NPROC_PER_NODE=1 PET_NODE_RANK=1", "torch 1/2 job-master-0:23456"},
+    {"RANK=1 WORLD_SIZE=2 MASTER_ADDR=job-master-0 MASTER_PORT=23456 PET_NNODES=2 PET_NPROC_PER_NODE=1 PET_NODE_RANK=1",
+     "torch 1/2 job-master-0:23456"},
     {"RANK=1 WORLD_SIZE=2 MASTER_ADDR=m MASTER_PORT=23456 PET_NNODES=2 PET_NPROC_PER_NODE=auto PET_NODE_RANK=1", "torch 1/2 m:23456"},
-    {"RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 MASTER_ADDR=m MASTER_PORT=23456 PET_NNODES=2 PET_NPROC_PER_NODE=4 PET_NODE_RANK=1", "torch 5/8 m:23456"},
+    {"RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 MASTER_ADDR=m MASTER_PORT=23456 PET_NNODES=2 PET_NPROC_PER_NODE=4 PET_NODE_RANK=1",
+     "torch 5/8 m:23456"},
     // torchrun inside an srun step, or inside a pod
-    {"RANK=5 WORLD_SIZE=8 MASTER_ADDR=n1 MASTER_PORT=29500 SLURM_PROCID=1 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST=n[1-2]",
+    {"RANK=5 WORLD_SIZE=8 MASTER_ADDR=n1 MASTER_PORT=29500 SLURM_PROCID=1 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 "
+     "SLURM_STEP_NODELIST=n[1-2]",
      "torch 5/8 n1:29500"},
     {"RANK=5 WORLD_SIZE=8 MASTER_ADDR=n1 MASTER_PORT=29500 JOB_COMPLETION_INDEX=1", "torch 5/8 n1:29500"},
     // Slurm
-    {"SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=8 SLURM_NTASKS=16 SLURM_STEP_ID=0 SLURM_JOB_ID=4242 SLURM_STEP_NODELIST=n[08-09] SLURM_JOB_NODELIST=n[01-16]",
+    {"SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=8 SLURM_NTASKS=16 SLURM_STEP_ID=0 SLURM_JOB_ID=4242 SLURM_STEP_NODELIST=n[08-09] "
+     "SLURM_JOB_NODELIST=n[01-16]",
      "slurm 3/8 n08:24242"},
     {"SLURM_PROCID=3 SLURM_NTASKS=8 SLURM_STEP_ID=2 SLURM_JOB_ID=4242 SLURM_JOB_NODELIST=rack[1-2]-gpu", "slurm 3/8 rack1-gpu:24244"},
     {"SLURM_PROCID=1 SLURM_NPROCS=2 SLURM_STEPID=0 SLURM_JOBID=19999 SLURM_NODELIST=linux[1-2]", "slurm 1/2 linux1:29999"},
-    {"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=1 SLURM_JOB_ID=19999 SLURM_STEP_NODELIST=(null) SLURM_JOB_NODELIST=a,b", "slurm 1/2 a:20000"},
+    {"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=1 SLURM_JOB_ID=19999 SLURM_STEP_NODELIST=(null) SLURM_JOB_NODELIST=a,b",
+     "slurm 1/2 a:20000"},
     {"SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=a", "slurm 0/1 a:20001"},
     {"SLURM_PROCID=7 SLURM_NTASKS=8 SLURM_JOB_ID=1 SLURM_JOB_NODELIST=a,b", "slurm 7/8 a:20001"},
     {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] MASTER_ADDR=other", "slurm 0/2 other:20001"},
     {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] MASTER_PORT=7", "slurm 0/2 n1:7"},
-    {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] SLURM_DISTRIBUTION=block", "slurm 0/2 n1:20001"},
-    {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] SLURM_DISTRIBUTION=cyclic SLURM_HOSTFILE=/x", "slurm 0/2 n1:20001"},
-    {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n1 SLURM_DISTRIBUTION=arbitrary", "slurm 0/2 n1:20001"},
-    {"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] SLURM_DISTRIBUTION=arbitrary MASTER_ADDR=n2", "slurm 1/2 n2:20001"},
-    {"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] PMI_RANK=1 PMI_SIZE=2 PMIX_RANK=1", "slurm 1/2 n1:20001"},
+    {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] SLURM_DISTRIBUTION=block",
+     "slurm 0/2 n1:20001"},
+    {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] SLURM_DISTRIBUTION=cyclic SLURM_HOSTFILE=/x",
+     "slurm 0/2 n1:20001"},
+    {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n1 SLURM_DISTRIBUTION=arbitrary",
+     "slurm 0/2 n1:20001"},
+    {"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] SLURM_DISTRIBUTION=arbitrary MASTER_ADDR=n2",
+     "slurm 1/2 n2:20001"},
+    {"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] PMI_RANK=1 PMI_SIZE=2 PMIX_RANK=1",
+     "slurm 1/2 n1:20001"},
     {"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] WORLD_SIZE=2", "slurm 1/2 n1:20001"},
-    {"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] RANK=1 JOB_COMPLETION_INDEX=0", "slurm 1/2 n1:20001"},
+    {"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] RANK=1 JOB_COMPLETION_INDEX=0",
+     "slurm 1/2 n1:20001"},
     // mpirun in a batch script, in a shell of salloc, and where Slurm's task is one of one
-    {"SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=1 SLURM_JOB_NODELIST=n[1-2] OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 MASTER_ADDR=n1 MASTER_PORT=5",
+    {"SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=1 SLURM_JOB_NODELIST=n[1-2] OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 MASTER_ADDR=n1 "
+     "MASTER_PORT=5",
      "openmpi 5/8 n1:5"},
-    {"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_ID=4294967290 OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 MASTER_ADDR=n1 MASTER_PORT=5", "openmpi 5/8 n1:5"},
+    {"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_ID=4294967290 OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 MASTER_ADDR=n1 "
+     "MASTER_PORT=5",
+     "openmpi 5/8 n1:5"},
     // MPI
     {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_NODE_RANK=1 MASTER_ADDR=n1 MASTER_PORT=5", "openmpi 1/4 n1:5"},
     {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4 MASTER_PORT=5", "openmpi 1/4 127.0.0.1:5"},
@@ -223,10 +238,12 @@ constexpr environment_row good_environments[] = {
     {"PALS_RANKID=1 WORLD_SIZE=4 MASTER_ADDR=n1 MASTER_PORT=5", "pals 1/4 n1:5"},
     // Kubernetes: Indexed Job, TrainJob without torchrun, JobSet
     {"JOB_COMPLETION_INDEX=2 WORLD_SIZE=4 MASTER_ADDR=job-0.svc MASTER_PORT=29500", "kubernetes 2/4 job-0.svc:29500"},
-    {"JOB_COMPLETION_INDEX=1 PET_NODE_RANK=1 PET_NNODES=2 PET_NPROC_PER_NODE=1 PET_MASTER_ADDR=t-node-0-0.t PET_MASTER_PORT=29400", "kubernetes 1/2 t-node-0-0.t:29400"},
+    {"JOB_COMPLETION_INDEX=1 PET_NODE_RANK=1 PET_NNODES=2 PET_NPROC_PER_NODE=1 PET_MASTER_ADDR=t-node-0-0.t PET_MASTER_PORT=29400",
+     "kubernetes 1/2 t-node-0-0.t:29400"},
     {"PET_NODE_RANK=1 PET_NNODES=2:2 PET_MASTER_ADDR=t-node-0-0.t PET_MASTER_PORT=29400", "kubernetes 1/2 t-node-0-0.t:29400"},
     {"PET_NODE_RANK=1 PET_NNODES=2 PET_MASTER_ADDR=a PET_MASTER_PORT=29400 MASTER_ADDR=b MASTER_PORT=1", "kubernetes 1/2 b:1"},
-    {"JOB_COMPLETION_INDEX=1 JOB_GLOBAL_INDEX=2 PODS_PER_JOB=3 WORLD_SIZE=9 MASTER_ADDR=js-w-0-0.js MASTER_PORT=29500", "kubernetes 7/9 js-w-0-0.js:29500"},
+    {"JOB_COMPLETION_INDEX=1 JOB_GLOBAL_INDEX=2 PODS_PER_JOB=3 WORLD_SIZE=9 MASTER_ADDR=js-w-0-0.js MASTER_PORT=29500",
+     "kubernetes 7/9 js-w-0-0.js:29500"},
 };
 
 /// The number of problems and a part of their text.
@@ -241,30 +258,45 @@ constexpr environment_row bad_environments[] = {
     {"RANK=1 WORLD_SIZE=1 MASTER_ADDR=h MASTER_PORT=1", "1: rank 1 (RANK) is not below world_size 1"},
     {"RANK=0 WORLD_SIZE=9223372036854775808 MASTER_ADDR=h MASTER_PORT=1", "1: WORLD_SIZE='9223372036854775808' is not in"},
     {"RANK=a WORLD_SIZE=b MASTER_ADDR=/ MASTER_PORT=123456",
-     "4: RANK='a' is not a whole number; WORLD_SIZE='b' is not a whole number; MASTER_ADDR='/' has '/' in it, which no host has; MASTER_PORT='123456' is not in 0..65535"},
+     "4: RANK='a' is not a whole number; WORLD_SIZE='b' is not a whole number; MASTER_ADDR='/' has '/' in it, which no host has; "
+     "MASTER_PORT='123456' is not in 0..65535"},
     {"RANK=0 WORLD_SIZE=2 MASTER_ADDR= MASTER_PORT=", "2: MASTER_ADDR is empty; MASTER_PORT is empty"},
     {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=h:29500 MASTER_PORT=29500", "1: MASTER_ADDR='h:29500' has a port in it"},
     {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.300 MASTER_PORT=29500", "1: MASTER_ADDR='10.0.0.300' is not an IPv4 address"},
-    {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=tcp://10.3.0.7:29500", "1: MASTER_PORT='tcp://10.3.0.7:29500' is not a port; Kubernetes sets it so"},
+    {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=tcp://10.3.0.7:29500",
+     "1: MASTER_PORT='tcp://10.3.0.7:29500' is not a port; Kubernetes sets it so"},
     // RANK counts pods, WORLD_SIZE counts processes
-    {"RANK=1 WORLD_SIZE=8 MASTER_ADDR=m MASTER_PORT=1 PET_NNODES=2 PET_NPROC_PER_NODE=4 PET_NODE_RANK=1", "1: RANK=1 counts pods, WORLD_SIZE=8 counts processes"},
+    {"RANK=1 WORLD_SIZE=8 MASTER_ADDR=m MASTER_PORT=1 PET_NNODES=2 PET_NPROC_PER_NODE=4 PET_NODE_RANK=1",
+     "1: RANK=1 counts pods, WORLD_SIZE=8 counts processes"},
     // Slurm
-    {"SLURM_PROCID=0 SLURM_STEP_ID=0", "3: neither SLURM_STEP_NUM_TASKS nor SLURM_NTASKS nor SLURM_NPROCS is set; MASTER_ADDR is not set, and Slurm gives no node list; MASTER_PORT"},
+    {"SLURM_PROCID=0 SLURM_STEP_ID=0",
+     "3: neither SLURM_STEP_NUM_TASKS nor SLURM_NTASKS nor SLURM_NPROCS is set; MASTER_ADDR is not set, and Slurm gives no node list; "
+     "MASTER_PORT"},
     {"SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_JOB_ID=1 SLURM_JOB_NODELIST=n1", "4: no launcher has left its variables"},
     {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] SLURM_DISTRIBUTION=arbitrary",
-     "1: MASTER_ADDR is not set, and SLURM_DISTRIBUTION='arbitrary' puts ranks on nodes in an order that the node list does not tell: set it to the host of rank 0"},
-    {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] SLURM_HOSTFILE=/hosts", "1: MASTER_ADDR is not set, and SLURM_HOSTFILE is set"},
-    {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] SLURM_HET_SIZE=2", "1: MASTER_ADDR is not set, and a heterogeneous job"},
-    {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-", "1: SLURM_STEP_NODELIST: node list 'n[1-': a number is missing"},
+     "1: MASTER_ADDR is not set, and SLURM_DISTRIBUTION='arbitrary' puts ranks on nodes in an order that the node list does not tell: set "
+     "it to the host of rank 0"},
+    {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] SLURM_HOSTFILE=/hosts",
+     "1: MASTER_ADDR is not set, and SLURM_HOSTFILE is set"},
+    {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] SLURM_HET_SIZE=2",
+     "1: MASTER_ADDR is not set, and a heterogeneous job"},
+    {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-",
+     "1: SLURM_STEP_NODELIST: node list 'n[1-': a number is missing"},
     {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=x SLURM_STEP_NODELIST=n1", "1: SLURM_JOB_ID='x' is not a whole number"},
-    {"SLURM_PROCID=8 SLURM_NTASKS=8 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n1", "1: rank 8 (SLURM_PROCID) is not below world_size 8 (SLURM_NTASKS)"},
-    {"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] WORLD_SIZE=4", "1: WORLD_SIZE=4 and SLURM_NTASKS=2 (slurm) differ"},
-    {"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] RANK=0", "1: RANK=0 and SLURM_PROCID=1 (slurm) differ"},
+    {"SLURM_PROCID=8 SLURM_NTASKS=8 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n1",
+     "1: rank 8 (SLURM_PROCID) is not below world_size 8 (SLURM_NTASKS)"},
+    {"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] WORLD_SIZE=4",
+     "1: WORLD_SIZE=4 and SLURM_NTASKS=2 (slurm) differ"},
+    {"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] RANK=0",
+     "1: RANK=0 and SLURM_PROCID=1 (slurm) differ"},
     // one has started the other
-    {"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8",
-     "1: slurm (SLURM_PROCID=1, SLURM_NTASKS=2) and openmpi (OMPI_COMM_WORLD_RANK=5, OMPI_COMM_WORLD_SIZE=8) disagree, one may have started the other: "
+    {"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] OMPI_COMM_WORLD_RANK=5 "
+     "OMPI_COMM_WORLD_SIZE=8",
+     "1: slurm (SLURM_PROCID=1, SLURM_NTASKS=2) and openmpi (OMPI_COMM_WORLD_RANK=5, OMPI_COMM_WORLD_SIZE=8) disagree, one may have "
+     "started the other: "
      "say whom to believe with ?from=slurm or ?from=openmpi"},
-    {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 PMI_RANK=0 PMI_SIZE=4 MASTER_ADDR=h MASTER_PORT=1", "1: openmpi (OMPI_COMM_WORLD_RANK=1, OMPI_COMM_WORLD_SIZE=4) and pmi (PMI_RANK=0"},
+    {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 PMI_RANK=0 PMI_SIZE=4 MASTER_ADDR=h MASTER_PORT=1",
+     "1: openmpi (OMPI_COMM_WORLD_RANK=1, OMPI_COMM_WORLD_SIZE=4) and pmi (PMI_RANK=0"},
     // MPI
     {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=2",
      "2: MASTER_ADDR is not set, and openmpi does not tell on which host rank 0 is; MASTER_PORT is not set, and openmpi"},
@@ -272,15 +304,22 @@ constexpr environment_row bad_environments[] = {
     {"PMIX_RANK=1 MASTER_ADDR=h MASTER_PORT=1", "1: WORLD_SIZE is not set, and pmix does not tell how many ranks there are"},
     {"PMIX_RANK=4 WORLD_SIZE=4 MASTER_ADDR=h MASTER_PORT=1", "1: rank 4 (PMIX_RANK) is not below world_size 4 (WORLD_SIZE)"},
     // Kubernetes
-    {"JOB_COMPLETION_INDEX=2", "3: WORLD_SIZE is not set, and Kubernetes does not tell a pod how many there are; MASTER_ADDR is not set: the name of the pod with rank 0"},
+    {"JOB_COMPLETION_INDEX=2",
+     "3: WORLD_SIZE is not set, and Kubernetes does not tell a pod how many there are; MASTER_ADDR is not set: the name of the pod with "
+     "rank 0"},
     {"JOB_COMPLETION_INDEX=x WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1", "1: JOB_COMPLETION_INDEX='x' is not a whole number"},
-    {"PET_NODE_RANK=0 PET_NNODES=2 PET_NPROC_PER_NODE=4 MASTER_ADDR=h MASTER_PORT=1", "1: PET_NPROC_PER_NODE='4' asks torchrun for several ranks in this pod"},
-    {"PET_NODE_RANK=0 PET_NNODES=2 PET_NPROC_PER_NODE=auto PET_MASTER_ADDR=h PET_MASTER_PORT=1", "1: PET_NPROC_PER_NODE='auto' asks torchrun"},
+    {"PET_NODE_RANK=0 PET_NNODES=2 PET_NPROC_PER_NODE=4 MASTER_ADDR=h MASTER_PORT=1",
+     "1: PET_NPROC_PER_NODE='4' asks torchrun for several ranks in this pod"},
+    {"PET_NODE_RANK=0 PET_NNODES=2 PET_NPROC_PER_NODE=auto PET_MASTER_ADDR=h PET_MASTER_PORT=1",
+     "1: PET_NPROC_PER_NODE='auto' asks torchrun"},
     {"PET_NODE_RANK=0 PET_NNODES=2:4 MASTER_ADDR=h MASTER_PORT=1", "1: PET_NNODES='2:4' is a range that torchrun settles"},
-    {"JOB_COMPLETION_INDEX=1 PET_NODE_RANK=2 PET_NNODES=4 MASTER_ADDR=h MASTER_PORT=1", "1: JOB_COMPLETION_INDEX=1 and PET_NODE_RANK=2 differ"},
-    {"JOB_COMPLETION_INDEX=1 JOB_GLOBAL_INDEX=2 WORLD_SIZE=9 MASTER_ADDR=h MASTER_PORT=1", "1: JOB_GLOBAL_INDEX=2 needs PODS_PER_JOB beside it"},
-    {"JOB_COMPLETION_INDEX=3 JOB_GLOBAL_INDEX=0 PODS_PER_JOB=3 WORLD_SIZE=9 MASTER_ADDR=h MASTER_PORT=1", "1: JOB_COMPLETION_INDEX=3 is not below PODS_PER_JOB=3"},
-    {"PET_NODE_RANK=0 PET_NNODES=2 WORLD_SIZE=4 MASTER_ADDR=h", "2: WORLD_SIZE=4 and PET_NNODES=2 (kubernetes) differ"},
+    {"JOB_COMPLETION_INDEX=1 PET_NODE_RANK=2 PET_NNODES=4 MASTER_ADDR=h MASTER_PORT=1",
+     "1: JOB_COMPLETION_INDEX=1 and PET_NODE_RANK=2 differ"},
+    {"JOB_COMPLETION_INDEX=1 JOB_GLOBAL_INDEX=2 WORLD_SIZE=9 MASTER_ADDR=h MASTER_PORT=1",
+     "1: JOB_GLOBAL_INDEX=2 needs PODS_PER_JOB beside it"},
+    {"JOB_COMPLETION_INDEX=3 JOB_GLOBAL_INDEX=0 PODS_PER_JOB=3 WORLD_SIZE=9 MASTER_ADDR=h MASTER_PORT=1",
+     "1: JOB_COMPLETION_INDEX=3 is not below PODS_PER_JOB=3"},
+    {"PET_NODE_RANK=0 PET_NNODES=2 WORLD_SIZE=4 MASTER_ADDR=h", "1: WORLD_SIZE=4 and PET_NNODES=2 (kubernetes) differ"},
 };
 
 TEST_CASE("auto:// finds the launcher, and what it says") {
@@ -307,7 +346,8 @@ TEST_CASE("env:// reads torchrun's variables only") {
 
 TEST_CASE("?from= says whom to believe") {
   const variables v = vars(
-      "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 "
+      "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] OMPI_COMM_WORLD_RANK=5 "
+      "OMPI_COMM_WORLD_SIZE=8 "
       "MASTER_ADDR=h MASTER_PORT=1");
   CHECK(found(environment::detect(v, launcher::slurm)) == "slurm 1/2 h:1");
   CHECK(found(environment::detect(v, launcher::openmpi)) == "openmpi 5/8 h:1");
@@ -358,14 +398,15 @@ TEST_CASE("the place on the node, the attempt and the run come along") {
 }
 
 TEST_CASE("describe() shows each value and where it came from") {
-  const std::string text =
-      environment::detect(vars("SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=8 SLURM_STEP_ID=0 SLURM_JOB_ID=4242 SLURM_STEP_NODELIST=n[08-09] PMI_RANK=3 PMI_SIZE=8 MASTER_PORT=x"))
-          .describe();
-  for (char const* line : {"launcher          slurm\n", "rank              3                         SLURM_PROCID\n",
-                           "world_size        8                         SLURM_STEP_NUM_TASKS\n",
-                           "host              n08                       first of SLURM_STEP_NODELIST='n[08-09]'\n",
-                           "port              (wrong)                   MASTER_PORT='x' is not a whole number\n",
-                           "run_id            4242.0                    SLURM_JOB_ID and SLURM_STEP_ID\n", "not used          PMI_RANK=3 (pmi)\n"})
+  const std::string text = environment::detect(vars("SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=8 SLURM_STEP_ID=0 SLURM_JOB_ID=4242 "
+                                                    "SLURM_STEP_NODELIST=n[08-09] PMI_RANK=3 PMI_SIZE=8 MASTER_PORT=x"))
+                               .describe();
+  for (char const* line :
+       {"launcher          slurm\n", "rank              3                         SLURM_PROCID\n",
+        "world_size        8                         SLURM_STEP_NUM_TASKS\n",
+        "host              n08                       first of SLURM_STEP_NODELIST='n[08-09]'\n",
+        "port              (wrong)                   MASTER_PORT='x' is not a whole number\n",
+        "run_id            4242.0                    SLURM_JOB_ID and SLURM_STEP_ID\n", "not used          PMI_RANK=3 (pmi)\n"})
     check_text(text, line, false);
   check_text(environment().describe(), "launcher          none\n", false);
 }
@@ -422,10 +463,14 @@ constexpr plan_row plans[] = {
     {"tcp://h:1?rank=0&world_size=2&use_libuv=1", "USE_LIBUV=maybe", "tcp 0/2 h:1 serves"},
 
     {"env://", "RANK= WORLD_SIZE=2",
-     "rendezvous: invalid argument: 3 problems with env://: RANK is empty; MASTER_ADDR is not set; MASTER_PORT is not set; found: world_size 2 (WORLD_SIZE)"},
-    {"env://", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 TORCHELASTIC_USE_AGENT_STORE=perhaps", "TORCHELASTIC_USE_AGENT_STORE='perhaps' is none of"},
-    {"env://", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 TORCHELASTIC_RESTART_COUNT=x", ": TORCHELASTIC_RESTART_COUNT='x' is not a whole number"},
-    {"env://", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=0", "port 0 (MASTER_PORT) lets the system choose a port that none of the 1 other rank would learn"},
+     "rendezvous: invalid argument: 3 problems with env://: RANK is empty; MASTER_ADDR is not set; MASTER_PORT is not set; found: "
+     "world_size 2 (WORLD_SIZE)"},
+    {"env://", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 TORCHELASTIC_USE_AGENT_STORE=perhaps",
+     "TORCHELASTIC_USE_AGENT_STORE='perhaps' is none of"},
+    {"env://", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 TORCHELASTIC_RESTART_COUNT=x",
+     ": TORCHELASTIC_RESTART_COUNT='x' is not a whole number"},
+    {"env://", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=0",
+     "port 0 (MASTER_PORT) lets the system choose a port that none of the 1 other rank would learn"},
     {"tcp://h:0?rank=1&world_size=3", "", "none of the 2 other ranks would learn"},
     {"tcp://h:0?rank=1&world_size=1", "", ": rank 1 (?rank of the URL) is not below world_size 1 (?world_size of the URL)"},
     {"tcp://h:1?rank=0&world_size=2&use_libuv=", "", ": ?use_libuv is empty"},
@@ -461,7 +506,8 @@ TEST_CASE("arguments beat the URL, the URL beats the environment") {
   CHECK(use_libuv("env://?use_libuv=yes", rendezvous_arguments().use_libuv(false)).value() == false);
   CHECK_FALSE(use_libuv("env://?rank=1&use_libuv=yes", {}).has_value());
 
-  const rc::rendezvous_plan p = rc::plan_rendezvous("env://?timeout=5&bind=[::]&generation=g1", rendezvous_arguments().timeout(7s).attempt(4), v);
+  const rc::rendezvous_plan p =
+      rc::plan_rendezvous("env://?timeout=5&bind=[::]&generation=g1", rendezvous_arguments().timeout(7s).attempt(4), v);
   CHECK(*p.timeout == 7s);
   CHECK(*p.bind == "::");
   CHECK(*p.generation == "g1");
@@ -471,19 +517,24 @@ TEST_CASE("arguments beat the URL, the URL beats the environment") {
 }
 
 TEST_CASE("what the caller gives is judged like the rest, before anything happens") {
-  for (auto const& [rank, size] : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 0}, {-1, 2}, {2, 2}, {1, 1}, {0, std::int64_t{1} << 31}}) {
+  for (auto const& [rank, size] :
+       std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 0}, {-1, 2}, {2, 2}, {1, 1}, {0, std::int64_t{1} << 31}}) {
     CAPTURE(rank);
     CAPTURE(size);
     const auto plan = rc::try_plan_rendezvous("tcp://h:1", rendezvous_arguments().rank(rank).world_size(size), {});
     REQUIRE_FALSE(plan.has_value());
     CHECK(plan.code() == rc::errc::invalid);
   }
-  check_text(planned("tcp://h:1?world_size=2", rendezvous_arguments().rank(-1), {}), "rank -1 (the caller's) is not in 0..2147483646", false);
-  check_text(planned("tcp://h:1?rank=0&world_size=2", rendezvous_arguments().timeout(0s), {}), "the timeout (the caller's) is not above 0", false);
+  check_text(planned("tcp://h:1?world_size=2", rendezvous_arguments().rank(-1), {}), "rank -1 (the caller's) is not in 0..2147483646",
+             false);
+  check_text(planned("tcp://h:1?rank=0&world_size=2", rendezvous_arguments().timeout(0s), {}), "the timeout (the caller's) is not above 0",
+             false);
   check_text(planned("tcp://h:1?rank=1&world_size=2", rendezvous_arguments().listen_fd(5), {}),
              "a descriptor to listen on (5) is given, but this process does not serve: client of rank 0", false);
-  check_text(planned("tcp://h:1?rank=0&world_size=2", rendezvous_arguments().run_id("x"), {}), "a run_id is given, which only file:// takes", false);
-  check_text(planned("tcp://h:1?rank=0&world_size=2", rendezvous_arguments().bind("a b").generation("/").attempt(-1), {}), "3 problems", false);
+  check_text(planned("tcp://h:1?rank=0&world_size=2", rendezvous_arguments().run_id("x"), {}),
+             "a run_id is given, which only file:// takes", false);
+  check_text(planned("tcp://h:1?rank=0&world_size=2", rendezvous_arguments().bind("a b").generation("/").attempt(-1), {}), "3 problems",
+             false);
   CHECK_THROWS_AS(static_cast<void>(rc::plan_rendezvous("x", {}, {})), rc::error);
 }
 
@@ -514,9 +565,11 @@ TEST_CASE("the run of a file is the caller's, the URL's, or the launcher's") {
 
 TEST_CASE("an address that cannot be rank 0's is warned of") {
   const auto warnings = [](char const* url, char const* list) { return joined(rc::plan_rendezvous(url, {}, vars(list)).warnings, "; "); };
-  char const* const second = "RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 GROUP_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1";
+  char const* const second =
+      "RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 GROUP_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1";
   char const* const first = "RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 GROUP_RANK=0 MASTER_ADDR=localhost MASTER_PORT=1";
-  check_text(warnings("env://", second), "127.0.0.1 (MASTER_ADDR) is this node itself, number 1 (GROUP_RANK), and rank 0 is on node 0: give its address", false);
+  check_text(warnings("env://", second),
+             "127.0.0.1 (MASTER_ADDR) is this node itself, number 1 (GROUP_RANK), and rank 0 is on node 0: give its address", false);
   check_text(warnings("env://", first), "rank 0 serves at localhost (MASTER_ADDR), where only its own node reaches it", false);
   check_text(warnings("env://0.0.0.0", first), "0.0.0.0 (the URL) is no address to connect to", false);
   CHECK(warnings("env://10.0.0.7", second).empty());

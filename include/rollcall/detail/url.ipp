@@ -17,7 +17,8 @@ inline namespace v0 {
 namespace detail {
 
 /// One error for all problems: "2 problems with tcp://h: it has no port: tcp://HOST:PORT; ?rank is empty".
-inline failure all_problems(std::string_view operation, std::string_view url, std::vector<std::string> const& problems, std::string const& more = {}) {
+inline failure all_problems(std::string_view operation, std::string_view url, std::vector<std::string> const& problems,
+                            std::string const& more = {}) {
   std::string text = problems.size() == 1 ? std::string() : std::to_string(problems.size()) + " problems with ";
   append_printable(text, url, 200);
   text += ": ";
@@ -146,7 +147,8 @@ inline void rendezvous_url::read_address(std::string_view authority) {
   if (colon != authority.find(':')) {
     const std::string_view before = authority.substr(0, colon);
     const bool has_port = detail::is_ipv6(before) && detail::all_digits(authority.substr(colon + 1));
-    std::string proposal = has_port ? "[" + std::string(before) + "]" + std::string(authority.substr(colon)) : "[" + std::string(authority) + "]:PORT";
+    std::string proposal =
+        has_port ? "[" + std::string(before) + "]" + std::string(authority.substr(colon)) : "[" + std::string(authority) + "]:PORT";
     if (!has_port && !detail::is_ipv6(authority)) proposal = "[::1]:29500";
     return wrong("an IPv6 address stands in brackets: " + scheme_ + "://" + proposal);
   }

@@ -125,7 +125,8 @@ inline void launcher_reader::finish(launcher_view& v) const {
   if (v.port.problem().empty() && !v.port) v.port = number::missing("MASTER_PORT is not set");
   if (all_.find("ROLLCALL_ATTEMPT")) v.attempt = optional("ROLLCALL_ATTEMPT");
   if (all_.find("USE_LIBUV")) v.use_libuv = all_.on_off("USE_LIBUV");
-  if (v.source != launcher::slurm && all_.has("SLURM_PROCID")) v.unused.push_back("SLURM_PROCID=" + show(all_.get("SLURM_PROCID")) + " (slurm)");
+  if (v.source != launcher::slurm && all_.has("SLURM_PROCID"))
+    v.unused.push_back("SLURM_PROCID=" + show(all_.get("SLURM_PROCID")) + " (slurm)");
   for (rank_variables const& each : rank_variable_table)
     if (each.name != v.source && all_.has(each.rank))
       v.unused.push_back(std::string(each.rank) + "=" + show(all_.get(each.rank)) + " (" + std::string(to_string(each.name)) + ")");
@@ -206,13 +207,13 @@ inline sourced<std::int64_t> launcher_reader::pod_rank() const {
   if (!all_.has("JOB_COMPLETION_INDEX")) return node;
   const number index = optional("JOB_COMPLETION_INDEX");
   if (!all_.has("JOB_GLOBAL_INDEX")) {
-    if (index && node && *index != *node)
-      return number::wrong(shown(index) + " and " + shown(node) + " differ: unset one of them");
+    if (index && node && *index != *node) return number::wrong(shown(index) + " and " + shown(node) + " differ: unset one of them");
     return index;
   }
   const number job = optional("JOB_GLOBAL_INDEX");
   if (!all_.has("PODS_PER_JOB"))
-    return number::wrong(shown(job) + " needs PODS_PER_JOB beside it: the rank is JOB_GLOBAL_INDEX times PODS_PER_JOB plus JOB_COMPLETION_INDEX");
+    return number::wrong(shown(job) +
+                         " needs PODS_PER_JOB beside it: the rank is JOB_GLOBAL_INDEX times PODS_PER_JOB plus JOB_COMPLETION_INDEX");
   const number pods = optional("PODS_PER_JOB", 1);
   for (number const& each : {index, job, pods})
     if (!each) return each;

@@ -128,7 +128,9 @@ class node_list_reader {
 /// written, repeated ones kept; none for "" and "(null)".
 ///
 /// errors    invalid: a bracket that is not closed, a range that runs backwards, more than 262144 names, ...: with the place.
-[[nodiscard]] inline result<std::vector<std::string>> expand_node_list(std::string_view list) { return detail::node_list_reader(list).read(); }
+[[nodiscard]] inline result<std::vector<std::string>> expand_node_list(std::string_view list) {
+  return detail::node_list_reader(list).read();
+}
 
 /// Slurm's number of tasks on each node: "4(x3),2" is 4 4 4 2.
 ///

@@ -70,17 +70,17 @@ class rendezvous_plan {
   /// "tcp" (also for env:// and auto://), "file", or a scheme of the caller's.
   std::string scheme;
   launcher source = launcher::none;
-  sourced<std::int64_t> rank, world_size;      ///< always there; rank < world_size
-  sourced<std::string> host;                   ///< tcp: always there, without brackets
-  sourced<std::int64_t> port;                  ///< tcp: always there; 0 only where that can work
-  std::string path;                            ///< file
-  bool serves = false;                         ///< this process is the server
-  std::string role;                            ///< which of them it is, and why; "" for file
-  sourced<bool> use_libuv;                     ///< only where it serves
-  sourced<std::string> bind;                   ///< only where it serves
-  sourced<std::int64_t> listen_fd;             ///< only where it serves
+  sourced<std::int64_t> rank, world_size;  ///< always there; rank < world_size
+  sourced<std::string> host;               ///< tcp: always there, without brackets
+  sourced<std::int64_t> port;              ///< tcp: always there; 0 only where that can work
+  std::string path;                        ///< file
+  bool serves = false;                     ///< this process is the server
+  std::string role;                        ///< which of them it is, and why; "" for file
+  sourced<bool> use_libuv;                 ///< only where it serves
+  sourced<std::string> bind;               ///< only where it serves
+  sourced<std::int64_t> listen_fd;         ///< only where it serves
   sourced<duration> timeout;
-  sourced<std::string> generation, run_id;     ///< run_id: file only
+  sourced<std::string> generation, run_id;  ///< run_id: file only
   sourced<std::int64_t> attempt;
   sourced<std::int64_t> local_rank, local_world_size, node, nodes;  ///< only where the rank is the launcher's
   std::vector<std::string> warnings;
@@ -170,7 +170,8 @@ class planner {
     if (plan_.url.scheme() == "auto") return {};
     const environment other = environment::detect(variables_);
     if (other.source() == launcher::torch || !other.rank()) return {};
-    return ", and " + other.rank().origin() + "=" + show(*other.rank()) + " (" + std::string(to_string(other.source())) + ") is read by auto:// only";
+    return ", and " + other.rank().origin() + "=" + show(*other.rank()) + " (" + std::string(to_string(other.source())) +
+           ") is read by auto:// only";
   }
 
   rendezvous_arguments const& arguments_;
@@ -187,7 +188,8 @@ inline void planner::decide_ranks() {
   plan_.rank = choose(given("rank", arguments_.rank(), 0, most_ranks - 1), plan_.url.rank(), environment_.rank());
   plan_.world_size = choose(given("world_size", arguments_.world_size(), 1, most_ranks), plan_.url.world_size(), environment_.world_size());
   for (auto const& [name, value] : {std::pair("rank", plan_.rank), std::pair("world_size", plan_.world_size)})
-    if (!value && !value.is_wrong()) wrong("there is no " + std::string(name) + ": no ?" + name + "= in the URL, and " + value.problem() + overlooked());
+    if (!value && !value.is_wrong())
+      wrong("there is no " + std::string(name) + ": no ?" + name + "= in the URL, and " + value.problem() + overlooked());
   if (plan_.rank && plan_.world_size && *plan_.rank >= *plan_.world_size) wrong(rank_past_world(plan_.rank, plan_.world_size));
   if (plan_.rank.origin() != environment_.rank().origin()) return;
   plan_.local_rank = environment_.local_rank();
@@ -228,7 +230,8 @@ inline void planner::decide_role() {
     plan_.role = "client of the launcher's store (TORCHELASTIC_USE_AGENT_STORE)";
   } else {
     plan_.role = plan_.serves ? "server, as rank 0" : "client of rank 0";
-    if (agent.value_or(false)) plan_.role += "; the launcher's store (TORCHELASTIC_USE_AGENT_STORE) is at another address, MASTER_ADDR:MASTER_PORT";
+    if (agent.value_or(false))
+      plan_.role += "; the launcher's store (TORCHELASTIC_USE_AGENT_STORE) is at another address, MASTER_ADDR:MASTER_PORT";
   }
   const number fd = given("listen_fd", arguments_.listen_fd(), 0, most_ranks);
   if (fd.is_wrong()) wrong(fd.problem());
@@ -259,13 +262,15 @@ inline void planner::look_for_loopback() {
   const bool wildcard = is_wildcard_literal(*plan_.host);
   const bool several = plan_.nodes.value_or(1) > 1 || plan_.local_world_size.value_or(most_ranks) < plan_.world_size.value_or(0);
   if (wildcard) {
-    plan_.warnings.push_back(*plan_.host + " (" + plan_.host.origin() +
-                             ") is no address to connect to: only ranks beside rank 0 get there; name rank 0's, and ?bind=* to listen on all interfaces");
+    plan_.warnings.push_back(
+        *plan_.host + " (" + plan_.host.origin() +
+        ") is no address to connect to: only ranks beside rank 0 get there; name rank 0's, and ?bind=* to listen on all interfaces");
   } else if (loopback && plan_.node.value_or(0) > 0) {
     plan_.warnings.push_back(*plan_.host + " (" + plan_.host.origin() + ") is this node itself, number " + show(*plan_.node) + " (" +
                              plan_.node.origin() + "), and rank 0 is on node 0: give its address");
   } else if (loopback && several && plan_.serves) {
-    plan_.warnings.push_back("rank 0 serves at " + *plan_.host + " (" + plan_.host.origin() + "), where only its own node reaches it, and ranks live on others");
+    plan_.warnings.push_back("rank 0 serves at " + *plan_.host + " (" + plan_.host.origin() +
+                             "), where only its own node reaches it, and ranks live on others");
   }
 }
 
@@ -316,7 +321,7 @@ inline std::string rendezvous_plan::describe() const {
 /// url        tcp://, file://, env://, auto://, or a scheme that the arguments name (docs/design/rendezvous.md).
 /// errors     invalid: one that names every problem, and what was found.
 [[nodiscard]] inline result<rendezvous_plan> try_plan_rendezvous(std::string_view url, rendezvous_arguments const& arguments,
-                                                                variables const& all) {
+                                                                 variables const& all) {
   return detail::planner(url, arguments, all).run();
 }
 [[nodiscard]] inline rendezvous_plan plan_rendezvous(std::string_view url, rendezvous_arguments const& arguments, variables const& all) {

@@ -87,7 +87,8 @@ inline sourced<std::int64_t> slurm_reader::local_world_size() const {
     if (!here) return sourced<std::int64_t>();
     const auto index = static_cast<std::size_t>(*here);
     if (index >= tasks->size())
-      return sourced<std::int64_t>::wrong(name + "=" + quoted(all_.get(name)) + " has no node " + std::to_string(*here) + " (SLURM_NODEID)");
+      return sourced<std::int64_t>::wrong(name + "=" + quoted(all_.get(name)) + " has no node " + std::to_string(*here) +
+                                          " (SLURM_NODEID)");
     return {(*tasks)[index], name + "=" + quoted(all_.get(name)) + " at SLURM_NODEID=" + std::to_string(*here)};
   }
   return {};
@@ -101,10 +102,12 @@ inline sourced<std::string> slurm_reader::host() const {
     const result<std::vector<std::string>> nodes = expand_node_list(text);
     if (!nodes) return value::wrong(name + ": " + nodes.error().detail());
     if (nodes->size() > 1) {
-      if (const std::string why = doubt(); !why.empty()) return value::missing("MASTER_ADDR is not set, and " + why + ": set it to the host of rank 0");
+      if (const std::string why = doubt(); !why.empty())
+        return value::missing("MASTER_ADDR is not set, and " + why + ": set it to the host of rank 0");
     }
     std::string const& first = nodes->front();
-    if (const std::string problem = host_problem(first); !problem.empty()) return value::wrong(name + ": host " + quoted(first) + " " + problem);
+    if (const std::string problem = host_problem(first); !problem.empty())
+      return value::wrong(name + ": host " + quoted(first) + " " + problem);
     return {first, "first of " + name + "=" + quoted(text)};
   }
   return value::missing("MASTER_ADDR is not set, and Slurm gives no node list");

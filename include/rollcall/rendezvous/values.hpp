@@ -26,9 +26,9 @@ class sourced {
   sourced() = default;
   sourced(T value, std::string origin) : value_(std::move(value)), text_(std::move(origin)) {}
   /// Something is there, and cannot be used: nobody looks further.
-  [[nodiscard]] static sourced wrong(std::string problem) { return sourced(true, std::move(problem)); }
+  [[nodiscard]] static sourced wrong(std::string problem) { return without_value(true, std::move(problem)); }
   /// Nothing is there; `advice` says so and what to do.
-  [[nodiscard]] static sourced missing(std::string advice) { return sourced(false, std::move(advice)); }
+  [[nodiscard]] static sourced missing(std::string advice) { return without_value(false, std::move(advice)); }
 
   [[nodiscard]] bool has_value() const noexcept { return value_.has_value(); }
   [[nodiscard]] explicit operator bool() const noexcept { return has_value(); }
@@ -44,7 +44,12 @@ class sourced {
   [[nodiscard]] std::string problem() const { return value_ ? std::string() : text_; }
 
  private:
-  sourced(bool is_wrong, std::string text) : text_(std::move(text)), wrong_(is_wrong) {}
+  static sourced without_value(bool is_wrong, std::string text) {
+    sourced v;
+    v.text_ = std::move(text);
+    v.wrong_ = is_wrong;
+    return v;
+  }
   std::optional<T> value_;
   std::string text_;
   bool wrong_ = false;
@@ -159,7 +164,8 @@ inline std::string_view without_brackets(std::string_view host) noexcept {
 inline sourced<std::string> run_name(std::string const& name, std::string_view text) {
   using value = sourced<std::string>;
   if (text.empty()) return value::wrong(name + " is empty");
-  const bool odd = std::any_of(text.begin(), text.end(), [](char c) { return c == '/' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+  const bool odd =
+      std::any_of(text.begin(), text.end(), [](char c) { return c == '/' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
   if (odd || text.size() > 255 || text == "." || text == "..")
     return value::wrong(name + "=" + quoted(text) + " cannot be the name of a file: 1..255 characters without /");
   return value(std::string(text), name);

@@ -94,9 +94,10 @@ inline sourced<std::int64_t> variables::port(std::string_view name) const {
   std::string const* value = find(name);
   if (!value) return absent<std::int64_t>(name);
   if (value->starts_with("tcp://")) {
-    return sourced<std::int64_t>::wrong(std::string(name) + "=" + detail::quoted(*value) +
-                                        " is not a port; Kubernetes sets it so for a Service of that name: enableServiceLinks: false in the "
-                                        "pod's specification ends that");
+    return sourced<std::int64_t>::wrong(
+        std::string(name) + "=" + detail::quoted(*value) +
+        " is not a port; Kubernetes sets it so for a Service of that name: enableServiceLinks: false in the "
+        "pod's specification ends that");
   }
   return detail::number(std::string(name), *value, 0, 65535);
 }
