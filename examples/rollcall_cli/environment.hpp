@@ -46,7 +46,7 @@ inline int print_environment(std::string const& url, format f) {
   std::string text;
   std::vector<std::string> problems;
   if (url.empty()) {
-    const rc::environment e = rc::environment::detect(all);
+    const rc::launch_environment e = rc::launch_environment::detect(all);
     problems = e.problems();
     text = e.describe();
     line["launcher"] = std::string(to_string(e.source()));

@@ -15,15 +15,15 @@ inline namespace v0 {
 
 /// What one launcher says about this process, in a list of variables: which rank of how many it is, and where they meet. Rank, size and place
 /// come from one launcher, never from two (docs/design/rendezvous.md). Each value knows its variable; what is wrong or missing says so.
-class environment {
+class launch_environment {
  public:
-  environment() = default;
+  launch_environment() = default;
 
   /// As env:// has it: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and torchrun's other variables.
-  [[nodiscard]] static environment torch(variables const& all) { return environment(detail::launcher_reader(all).torch()); }
+  [[nodiscard]] static launch_environment torch(variables const& all) { return launch_environment(detail::launcher_reader(all).torch()); }
   /// As auto:// has it: the launcher that is found, or the one that `from` names. What allows two readings is wrong and says what to do.
-  [[nodiscard]] static environment detect(variables const& all, std::optional<launcher> from = std::nullopt) {
-    return environment(detail::launcher_reader(all).detect(from));
+  [[nodiscard]] static launch_environment detect(variables const& all, std::optional<launcher> from = std::nullopt) {
+    return launch_environment(detail::launcher_reader(all).detect(from));
   }
 
   [[nodiscard]] launcher source() const noexcept { return found_.source; }
@@ -59,12 +59,12 @@ class environment {
   [[nodiscard]] std::string describe() const;
 
  private:
-  explicit environment(detail::launcher_view found) : found_(std::move(found)) {}
+  explicit launch_environment(detail::launcher_view found) : found_(std::move(found)) {}
   detail::launcher_view found_;
 };
-static_assert(await_safe<environment>);
+static_assert(await_safe<launch_environment>);
 
-inline std::vector<std::string> environment::problems() const {
+inline std::vector<std::string> launch_environment::problems() const {
   std::vector<std::string> all;
   const auto look_at = [&all](auto const& value) {
     if (!value.has_value()) detail::add_once(all, value.problem());
@@ -77,7 +77,7 @@ inline std::vector<std::string> environment::problems() const {
   return all;
 }
 
-inline std::string environment::describe() const {
+inline std::string launch_environment::describe() const {
   std::string out = detail::spaced("launcher", 18) + std::string(to_string(source())) + "\n";
   out += detail::described("rank", rank());
   out += detail::described("world_size", world_size());

@@ -13,7 +13,7 @@
 
 namespace {
 namespace rc = rollcall;
-using rc::environment;
+using rc::launch_environment;
 using rc::launcher;
 using rc::rendezvous_arguments;
 using rc::variables;
@@ -164,7 +164,7 @@ struct environment_row {
 };
 
 /// auto:// in one line; its problems where there are any.
-std::string found(environment const& e) {
+std::string found(launch_environment const& e) {
   if (const std::vector<std::string> problems = e.problems(); !problems.empty())
     return std::to_string(problems.size()) + ": " + joined(problems, "; ");
   return std::string(to_string(e.source())) + " " + std::to_string(*e.rank()) + "/" + std::to_string(*e.world_size()) + " " +
@@ -325,21 +325,21 @@ constexpr environment_row bad_environments[] = {
 TEST_CASE("auto:// finds the launcher, and what it says") {
   for (environment_row const& r : good_environments) {
     CAPTURE(r.variables);
-    check_text(found(environment::detect(vars(r.variables))), r.found, true);
+    check_text(found(launch_environment::detect(vars(r.variables))), r.found, true);
   }
 }
 
 TEST_CASE("what the launcher's variables do not say, or say twice, is asked for") {
   for (environment_row const& r : bad_environments) {
     CAPTURE(r.variables);
-    const environment e = environment::detect(vars(r.variables));
+    const launch_environment e = launch_environment::detect(vars(r.variables));
     check_text(found(e), r.found, false);
     CHECK(found(e).starts_with(std::string_view(r.found).substr(0, 3)));
   }
 }
 
 TEST_CASE("env:// reads torchrun's variables only") {
-  const environment e = environment::torch(vars("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n1 SLURM_JOB_ID=7"));
+  const launch_environment e = launch_environment::torch(vars("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n1 SLURM_JOB_ID=7"));
   CHECK(found(e) == "4: RANK is not set; WORLD_SIZE is not set; MASTER_ADDR is not set; MASTER_PORT is not set");
   CHECK(*e.run_id() == "7.0");
 }
@@ -349,15 +349,15 @@ TEST_CASE("?from= says whom to believe") {
       "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] OMPI_COMM_WORLD_RANK=5 "
       "OMPI_COMM_WORLD_SIZE=8 "
       "MASTER_ADDR=h MASTER_PORT=1");
-  CHECK(found(environment::detect(v, launcher::slurm)) == "slurm 1/2 h:1");
-  CHECK(found(environment::detect(v, launcher::openmpi)) == "openmpi 5/8 h:1");
-  CHECK(found(environment::detect(v, launcher::pmi)) == "2: PMI_RANK is not set; PMI_SIZE is not set");
-  CHECK(found(environment::detect(v, launcher::kubernetes)).starts_with("2: neither JOB_COMPLETION_INDEX nor PET_NODE_RANK is set"));
-  CHECK(found(environment::detect(v, launcher::torch)) == "2: RANK is not set; WORLD_SIZE is not set");
+  CHECK(found(launch_environment::detect(v, launcher::slurm)) == "slurm 1/2 h:1");
+  CHECK(found(launch_environment::detect(v, launcher::openmpi)) == "openmpi 5/8 h:1");
+  CHECK(found(launch_environment::detect(v, launcher::pmi)) == "2: PMI_RANK is not set; PMI_SIZE is not set");
+  CHECK(found(launch_environment::detect(v, launcher::kubernetes)).starts_with("2: neither JOB_COMPLETION_INDEX nor PET_NODE_RANK is set"));
+  CHECK(found(launch_environment::detect(v, launcher::torch)) == "2: RANK is not set; WORLD_SIZE is not set");
   variables both = v;
   both.set("RANK", "0").set("WORLD_SIZE", "16");
-  CHECK(found(environment::detect(both)) == "torch 0/16 h:1");
-  CHECK(found(environment::detect(both, launcher::slurm)) == "slurm 1/2 h:1");
+  CHECK(found(launch_environment::detect(both)) == "torch 0/16 h:1");
+  CHECK(found(launch_environment::detect(both, launcher::slurm)) == "slurm 1/2 h:1");
   for (char const* name : {"torch", "slurm", "openmpi", "pmi", "flux", "jsm", "mvapich", "pmix", "pals", "kubernetes"}) {
     REQUIRE(rc::launcher_named(name).has_value());
     CHECK(to_string(*rc::launcher_named(name)) == name);
@@ -367,7 +367,7 @@ TEST_CASE("?from= says whom to believe") {
 }
 
 TEST_CASE("the place on the node, the attempt and the run come along") {
-  const environment t = environment::detect(
+  const launch_environment t = launch_environment::detect(
       vars("RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 GROUP_WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 "
            "TORCHELASTIC_RESTART_COUNT=2 TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=job7 ROLLCALL_LISTEN_FD=3 USE_LIBUV=0"));
   CHECK(*t.local_rank() == 1);
@@ -380,9 +380,9 @@ TEST_CASE("the place on the node, the attempt and the run come along") {
   CHECK(*t.agent_store());
   CHECK(*t.listen_fd() == 3);
   CHECK_FALSE(*t.use_libuv());
-  CHECK(environment::detect(vars("RANK=0 WORLD_SIZE=1 TORCHELASTIC_RESTART_COUNT=2 ROLLCALL_ATTEMPT=3")).attempt().value() == 3);
+  CHECK(launch_environment::detect(vars("RANK=0 WORLD_SIZE=1 TORCHELASTIC_RESTART_COUNT=2 ROLLCALL_ATTEMPT=3")).attempt().value() == 3);
 
-  const environment s = environment::detect(
+  const launch_environment s = launch_environment::detect(
       vars("SLURM_PROCID=13 SLURM_NTASKS=14 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-4] SLURM_NODEID=3 SLURM_LOCALID=1 "
            "SLURM_STEP_TASKS_PER_NODE=4(x3),2 SLURM_TASKS_PER_NODE=8(x4) SLURM_STEP_NUM_NODES=4 SLURM_NNODES=9 SLURM_RESTART_COUNT=1"));
   CHECK(*s.local_rank() == 1);
@@ -392,13 +392,13 @@ TEST_CASE("the place on the node, the attempt and the run come along") {
   CHECK(*s.attempt() == 1);
   CHECK(*s.run_id() == "1.0");
   CHECK(s.warnings().empty());
-  CHECK(environment::detect(vars("SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=1 SLURM_JOB_NODELIST=n1")).warnings().size() == 1);
+  CHECK(launch_environment::detect(vars("SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=1 SLURM_JOB_NODELIST=n1")).warnings().size() == 1);
   // Not a launcher's flag where another launcher counts.
-  CHECK_FALSE(environment::detect(vars("PMI_RANK=0 PMI_SIZE=2 TORCHELASTIC_USE_AGENT_STORE=True")).agent_store().has_value());
+  CHECK_FALSE(launch_environment::detect(vars("PMI_RANK=0 PMI_SIZE=2 TORCHELASTIC_USE_AGENT_STORE=True")).agent_store().has_value());
 }
 
 TEST_CASE("describe() shows each value and where it came from") {
-  const std::string text = environment::detect(vars("SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=8 SLURM_STEP_ID=0 SLURM_JOB_ID=4242 "
+  const std::string text = launch_environment::detect(vars("SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=8 SLURM_STEP_ID=0 SLURM_JOB_ID=4242 "
                                                     "SLURM_STEP_NODELIST=n[08-09] PMI_RANK=3 PMI_SIZE=8 MASTER_PORT=x"))
                                .describe();
   for (char const* line :
@@ -408,7 +408,7 @@ TEST_CASE("describe() shows each value and where it came from") {
         "port              (wrong)                   MASTER_PORT='x' is not a whole number\n",
         "run_id            4242.0                    SLURM_JOB_ID and SLURM_STEP_ID\n", "not used          PMI_RANK=3 (pmi)\n"})
     check_text(text, line, false);
-  check_text(environment().describe(), "launcher          none\n", false);
+  check_text(launch_environment().describe(), "launcher          none\n", false);
 }
 
 TEST_CASE("this process's variables are a list too") {

@@ -269,7 +269,7 @@ inline launcher_view launcher_reader::view_of(launcher l) const {
 inline void launcher_reader::compare_with_lone(launcher_view& v) const {
   const number lone_rank = all_.has("RANK") ? optional("RANK") : number();
   const number lone_size = all_.has("WORLD_SIZE") ? optional("WORLD_SIZE", 1) : number();
-  if (!v.world_size && !v.world_size.is_wrong()) v.world_size = first_of(lone_size, v.world_size);
+  if (!v.world_size && !v.world_size.is_wrong()) v.world_size = first_there(lone_size, v.world_size);
   for (auto const& [lone, theirs] : {std::pair(lone_rank, v.rank), std::pair(lone_size, v.world_size)}) {
     if (lone.is_wrong() || (lone && theirs && *lone != *theirs)) {
       return distrust(v, shown(lone) + (lone ? " and " + shown(theirs) + " (" + std::string(to_string(v.source)) + ") differ" : "") +

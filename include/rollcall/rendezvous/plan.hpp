@@ -103,7 +103,7 @@ class planner {
     std::string const& scheme = plan_.url.scheme();
     is_tcp_ = scheme == "tcp" || scheme == "env" || scheme == "auto";
     plan_.scheme = is_tcp_ ? "tcp" : scheme;
-    environment_ = scheme == "auto" ? environment::detect(variables_, from()) : environment::torch(variables_);
+    environment_ = scheme == "auto" ? launch_environment::detect(variables_, from()) : launch_environment::torch(variables_);
     // Where the URL cannot be read, what it does not say is no news.
     if (!scheme.empty()) {
       decide_ranks();
@@ -124,7 +124,7 @@ class planner {
   /// The first that is there of the three. One that is wrong is told.
   template <class T>
   sourced<T> choose(sourced<T> const& argument, sourced<T> const& url, sourced<T> const& env = {}) {
-    const sourced<T> chosen = first_of(first_of(argument, in_url(url)), env);
+    const sourced<T> chosen = first_there(first_there(argument, in_url(url)), env);
     if (chosen.is_wrong()) wrong(chosen.problem());
     return chosen;
   }
@@ -168,7 +168,7 @@ class planner {
   /// What a scheduler says that this scheme does not read.
   [[nodiscard]] std::string overlooked() const {
     if (plan_.url.scheme() == "auto") return {};
-    const environment other = environment::detect(variables_);
+    const launch_environment other = launch_environment::detect(variables_);
     if (other.source() == launcher::torch || !other.rank()) return {};
     return ", and " + other.rank().origin() + "=" + show(*other.rank()) + " (" + std::string(to_string(other.source())) +
            ") is read by auto:// only";
@@ -178,7 +178,7 @@ class planner {
   variables const& variables_;
   std::string text_;
   bool is_tcp_ = false;
-  environment environment_;
+  launch_environment environment_;
   rendezvous_plan plan_;
   std::vector<std::string> problems_;
 };

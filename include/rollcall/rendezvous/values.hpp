@@ -56,13 +56,13 @@ class sourced {
 };
 static_assert(await_safe<sourced<std::string>>);
 
+namespace detail {
+
 /// The first that is there, wrong or not; else the last, whose advice is the best.
 template <class T>
-[[nodiscard]] sourced<T> first_of(sourced<T> const& first, sourced<T> const& second) {
+[[nodiscard]] sourced<T> first_there(sourced<T> const& first, sourced<T> const& second) {
   return first.has_value() || first.is_wrong() ? first : second;
 }
-
-namespace detail {
 
 inline constexpr std::int64_t most_ranks = 2147483647;
 
