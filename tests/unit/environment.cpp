@@ -474,6 +474,7 @@ constexpr plan_row plans[] = {
     {"tcp://h:0?rank=1&world_size=3", "", "none of the 2 other ranks would learn"},
     {"tcp://h:0?rank=1&world_size=1", "", ": rank 1 (?rank of the URL) is not below world_size 1 (?world_size of the URL)"},
     {"tcp://h:1?rank=0&world_size=2&use_libuv=", "", ": ?use_libuv is empty"},
+    {"env://", "RANK=0 WORLD_SIZE=2 USE_LIBUV=maybe TORCHELASTIC_USE_AGENT_STORE=perhaps", "4 problems with env://: MASTER_ADDR is not set"},
     {"tcp://h:1?rank=0&world_size=2", "USE_LIBUV=maybe", ": USE_LIBUV='maybe' is none of 1, true, yes, on, 0, false, no, off"},
     {"tcp://h:1", "", "2 problems with tcp://h:1: there is no rank: no ?rank= in the URL, and RANK is not set; there is no world_size"},
     {"tcp://h:1", "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0", "RANK is not set, and SLURM_PROCID=1 (slurm) is read by auto:// only"},

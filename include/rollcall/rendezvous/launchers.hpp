@@ -238,9 +238,8 @@ inline launcher_view launcher_reader::kubernetes_ranks() const {
   std::string why;
   if (nodes.find(':') != nodes.npos) why = "PET_NNODES=" + quoted(counted) + " is a range that torchrun settles";
   if (!each.empty() && each != "1") why = "PET_NPROC_PER_NODE=" + quoted(each) + " asks torchrun for several ranks in this pod";
-  if (!why.empty()) distrust(v, why + ": start the program with torchrun, which numbers them");
-  if (!why.empty()) return v;
-  v.node = v.rank;  // one rank a pod
+  if (!why.empty()) v.rank = v.world_size = number::wrong(why + ": start the program with torchrun, which numbers them");
+  v.node = v.rank ? v.rank : number();  // one rank a pod
   v.host = all_.find("PET_MASTER_ADDR") ? all_.host("PET_MASTER_ADDR")
                                         : text::missing("MASTER_ADDR is not set: the name of the pod with rank 0, JOB-0.SUBDOMAIN");
   v.port = all_.find("PET_MASTER_PORT") ? all_.port("PET_MASTER_PORT") : number();

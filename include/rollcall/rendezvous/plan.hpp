@@ -213,14 +213,21 @@ inline void planner::decide_address() {
           " other rank" + (*plan_.world_size > 2 ? "s" : "") + " would learn: name a port");
 }
 
+/// Whether this is the address that the launcher's flags are about, MASTER_ADDR:MASTER_PORT.
 inline bool planner::is_at_launchers() const {
+  rendezvous_url const& url = plan_.url;
+  if (url.scheme() != "tcp" && !url.host() && !url.port()) return true;
   sourced<std::string> const& host = environment_.host();
   sourced<std::int64_t> const& port = environment_.port();
   return plan_.host && plan_.port && host && port && lower(*plan_.host) == lower(*host) && *plan_.port == *port;
 }
 
 inline void planner::decide_role() {
-  if (!plan_.host || !plan_.port || !plan_.rank) return;
+  const number fd = given("listen_fd", arguments_.listen_fd(), 0, most_ranks);
+  if (fd.is_wrong()) wrong(fd.problem());
+  const sourced<std::string> bind = given("bind", arguments_.bind(), bind_host);
+  if (bind.is_wrong()) wrong(bind.problem());
+  if (!plan_.rank) return;
   const bool at_launchers = is_at_launchers();
   sourced<bool> const& agent = environment_.agent_store();
   if (at_launchers && agent.is_wrong()) wrong(agent.problem());
@@ -233,15 +240,13 @@ inline void planner::decide_role() {
     if (agent.value_or(false))
       plan_.role += "; the launcher's store (TORCHELASTIC_USE_AGENT_STORE) is at another address, MASTER_ADDR:MASTER_PORT";
   }
-  const number fd = given("listen_fd", arguments_.listen_fd(), 0, most_ranks);
-  if (fd.is_wrong()) wrong(fd.problem());
   if (!plan_.serves) {
     if (fd) wrong("a descriptor to listen on (" + show(*fd) + ") is given, but this process does not serve: " + plan_.role);
     return;
   }
   plan_.listen_fd = choose(fd, number(), at_launchers ? environment_.listen_fd() : number());
   plan_.use_libuv = choose(given(arguments_.use_libuv()), plan_.url.use_libuv(), environment_.use_libuv());
-  plan_.bind = choose(given("bind", arguments_.bind(), bind_host), plan_.url.bind());
+  plan_.bind = choose(bind, plan_.url.bind());
 }
 
 inline void planner::decide_rest() {
