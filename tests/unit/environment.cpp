@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <iomanip>  // std::quoted and its like must not be found instead of ours
 #include <string>
 #include <string_view>
 #include <utility>

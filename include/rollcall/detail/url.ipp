@@ -72,7 +72,7 @@ inline rendezvous_url rendezvous_url::read(std::string_view text, std::vector<st
   u.authority_ = before.substr(0, slash);
   if (u.is_network()) {
     u.read_address(u.authority_);
-    if (!path.empty() && path != "/") u.wrong("it has a path, " + detail::quoted(path) + ", which means nothing for " + u.scheme_ + "://");
+    if (!path.empty() && path != "/") u.wrong("it has a path, " + detail::in_quotes(path) + ", which means nothing for " + u.scheme_ + "://");
   } else if (u.scheme_ == "file") {
     u.read_file(u.authority_, path);
   } else {
@@ -104,7 +104,7 @@ inline std::string rendezvous_url::decoded(std::string_view text) {
     const int high = i + 1 < text.size() ? detail::hex_digit(text[i + 1]) : -1;
     const int low = i + 2 < text.size() ? detail::hex_digit(text[i + 2]) : -1;
     if (high < 0 || low < 0) {
-      wrong(detail::quoted(text.substr(i, 3)) + " is no percent-escape: two hexadecimal digits follow a %; the percent sign itself is %25");
+      wrong(detail::in_quotes(text.substr(i, 3)) + " is no percent-escape: two hexadecimal digits follow a %; the percent sign itself is %25");
       out += '%';
     } else if (high == 0 && low == 0) {
       wrong("%00 is a zero byte, which nothing here may have");
@@ -130,7 +130,7 @@ inline bool rendezvous_url::read_scheme(std::string_view& rest, std::vector<std:
   scheme_ = detail::lower(rest.substr(0, end));
   rest.remove_prefix(end + 3);
   if (is_ours() || std::find(further.begin(), further.end(), scheme_) != further.end()) return true;
-  std::string text = "there is no scheme " + detail::quoted(scheme_) + ": tcp, file, env, auto";
+  std::string text = "there is no scheme " + detail::in_quotes(scheme_) + ": tcp, file, env, auto";
   for (std::string const& other : further) text += ", " + other;
   wrong(std::move(text));
   return true;  // what it says beside that is read, so that it is not missed
@@ -155,7 +155,7 @@ inline void rendezvous_url::read_address(std::string_view authority) {
   const std::string host = decoded(authority.substr(0, colon));
   if (!host.empty()) {
     if (const std::string problem = detail::host_problem(host); !problem.empty()) {
-      host_ = sourced<std::string>::wrong("host " + detail::quoted(host) + " " + problem);
+      host_ = sourced<std::string>::wrong("host " + detail::in_quotes(host) + " " + problem);
       wrong(host_.problem());
     } else {
       host_ = sourced<std::string>(host, "the URL");
@@ -182,12 +182,12 @@ inline void rendezvous_url::read_brackets(std::string_view authority) {
   if (detail::is_ipv6(host)) {
     host_ = sourced<std::string>(std::move(host), "the URL");
   } else {
-    host_ = sourced<std::string>::wrong("host " + detail::quoted(host) + " is not an IPv6 address, and only such stand in brackets");
+    host_ = sourced<std::string>::wrong("host " + detail::in_quotes(host) + " is not an IPv6 address, and only such stand in brackets");
     wrong(host_.problem());
   }
   const std::string_view rest = authority.substr(end + 1);
   if (rest.starts_with(':')) return read_port(rest.substr(1));
-  if (!rest.empty()) wrong(detail::quoted(rest) + " follows the bracket where :PORT belongs");
+  if (!rest.empty()) wrong(detail::in_quotes(rest) + " follows the bracket where :PORT belongs");
   if (rest.empty() && scheme_ == "tcp") wrong("it has no port: tcp://HOST:PORT");
 }
 
@@ -199,7 +199,7 @@ inline void rendezvous_url::read_port(std::string_view text) {
 
 inline void rendezvous_url::read_file(std::string_view authority, std::string_view path) {
   if (!authority.empty() && detail::lower(authority) != "localhost") {
-    wrong("the path is not absolute: " + detail::quoted(authority) + " stands where a host does; three slashes begin a path: file:///" +
+    wrong("the path is not absolute: " + detail::in_quotes(authority) + " stands where a host does; three slashes begin a path: file:///" +
           std::string(authority) + std::string(path));
     return;
   }
@@ -236,7 +236,7 @@ inline void rendezvous_url::check_parameter(std::string const& name) {
     if (p.name == name && belongs(p, scheme_)) return;
     if (belongs(p, scheme_)) all += (all.empty() ? "" : ", ") + std::string(p.name);
   }
-  wrong("there is no parameter " + detail::quoted(name) + " for " + scheme_ + "://, only " + all);
+  wrong("there is no parameter " + detail::in_quotes(name) + " for " + scheme_ + "://, only " + all);
 }
 
 inline void rendezvous_url::check_values() {

@@ -236,8 +236,8 @@ inline launcher_view launcher_reader::kubernetes_ranks() const {
                                  : number::missing("WORLD_SIZE is not set");
   if (!nodes.empty() && nodes.find(':') == nodes.npos) v.world_size = detail::number("PET_NNODES", nodes, 1, most_ranks);
   std::string why;
-  if (nodes.find(':') != nodes.npos) why = "PET_NNODES=" + quoted(counted) + " is a range that torchrun settles";
-  if (!each.empty() && each != "1") why = "PET_NPROC_PER_NODE=" + quoted(each) + " asks torchrun for several ranks in this pod";
+  if (nodes.find(':') != nodes.npos) why = "PET_NNODES=" + in_quotes(counted) + " is a range that torchrun settles";
+  if (!each.empty() && each != "1") why = "PET_NPROC_PER_NODE=" + in_quotes(each) + " asks torchrun for several ranks in this pod";
   if (!why.empty()) v.rank = v.world_size = number::wrong(why + ": start the program with torchrun, which numbers them");
   v.node = v.rank ? v.rank : number();  // one rank a pod
   v.host = all_.find("PET_MASTER_ADDR") ? all_.host("PET_MASTER_ADDR")

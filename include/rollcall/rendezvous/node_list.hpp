@@ -34,7 +34,7 @@ class node_list_reader {
   result<names> read() {
     if (list_.empty() || list_ == "(null)") return names();
     do {
-      if (!read_item()) return failure(errc::invalid, "node list", "node list " + quoted(list_, 200) + ": " + problem_);
+      if (!read_item()) return failure(errc::invalid, "node list", "node list " + in_quotes(list_, 200) + ": " + problem_);
     } while (take(','));
     return std::move(all_);
   }
@@ -63,7 +63,7 @@ class node_list_reader {
       } else {
         const std::size_t from = at_;
         while (!ended() && (is_letter(next()) || is_digit(next()) || std::string_view("._-").find(next()) != std::string_view::npos)) ++at_;
-        if (at_ == from) return wrong(quoted(list_.substr(at_, 1)) + " is not part of a name");
+        if (at_ == from) return wrong(in_quotes(list_.substr(at_, 1)) + " is not part of a name");
         pieces.emplace_back(list_.substr(from, at_ - from));
       }
       names product;
@@ -98,7 +98,7 @@ class node_list_reader {
         pieces.push_back(std::move(digits));
       }
     } while (take(','));
-    if (!take(']')) return wrong(ended() ? "a bracket is not closed" : quoted(list_.substr(at_, 1)) + " does not belong into a bracket");
+    if (!take(']')) return wrong(ended() ? "a bracket is not closed" : in_quotes(list_.substr(at_, 1)) + " does not belong into a bracket");
     return true;
   }
 
@@ -107,7 +107,7 @@ class node_list_reader {
     while (!ended() && is_digit(next())) ++at_;
     text = list_.substr(from, at_ - from);
     if (text.empty()) return wrong("a number is missing");
-    if (text.size() > longest || !number("", text, 0, most_number)) return wrong("the number " + quoted(text, 40) + " is too large");
+    if (text.size() > longest || !number("", text, 0, most_number)) return wrong("the number " + in_quotes(text, 40) + " is too large");
     return true;
   }
   bool too_many() {
@@ -137,7 +137,7 @@ class node_list_reader {
 /// errors    invalid: another form, or more than 262144 nodes.
 [[nodiscard]] inline result<std::vector<std::int64_t>> expand_tasks_per_node(std::string_view text) {
   const auto wrong = [text](std::string const& why) {
-    return failure(errc::invalid, "tasks per node", "tasks per node " + detail::quoted(text, 200) + ": " + why);
+    return failure(errc::invalid, "tasks per node", "tasks per node " + detail::in_quotes(text, 200) + ": " + why);
   };
   std::vector<std::int64_t> all;
   for (std::string_view rest = text;;) {
@@ -149,7 +149,7 @@ class node_list_reader {
     const std::string_view times = repeated ? item.substr(open + 2, item.size() - open - 3) : std::string_view("1");
     const sourced<std::int64_t> tasks = detail::number("", item.substr(0, open), 0, detail::most_ranks);
     const sourced<std::int64_t> nodes = detail::number("", times, 1, detail::most_ranks);
-    if (!tasks || !nodes) return wrong(detail::quoted(item) + " is neither a number nor NUMBER(xNODES)");
+    if (!tasks || !nodes) return wrong(detail::in_quotes(item) + " is neither a number nor NUMBER(xNODES)");
     constexpr std::size_t most = detail::node_list_reader::most;
     if (static_cast<std::size_t>(*nodes) > most - all.size()) return wrong("it has more than " + std::to_string(most) + " nodes");
     all.insert(all.end(), static_cast<std::size_t>(*nodes), *tasks);

@@ -154,7 +154,7 @@ class planner {
     if (l) return l;
     std::string all;
     for (std::size_t i = 1; i < launcher_names.size(); ++i) all += (i > 1 ? ", " : "") + std::string(launcher_names[i]);
-    wrong("?from=" + quoted(*name) + " is none of " + all);
+    wrong("?from=" + in_quotes(*name) + " is none of " + all);
     return std::nullopt;
   }
 

@@ -67,7 +67,7 @@ class slurm_reader {
   [[nodiscard]] std::string doubt() const {
     const std::string distribution = all_.get("SLURM_DISTRIBUTION");
     if (lower(distribution).find("arbitrary") != std::string::npos)
-      return "SLURM_DISTRIBUTION=" + quoted(distribution) + " puts ranks on nodes in an order that the node list does not tell";
+      return "SLURM_DISTRIBUTION=" + in_quotes(distribution) + " puts ranks on nodes in an order that the node list does not tell";
     if (distribution.empty() && all_.has("SLURM_HOSTFILE"))
       return "SLURM_HOSTFILE is set, so the node list may not have the order of the ranks";
     if (const sourced<std::int64_t> parts = all_.number("SLURM_HET_SIZE", 0, most_ranks); parts && *parts > 1)
@@ -87,9 +87,9 @@ inline sourced<std::int64_t> slurm_reader::local_world_size() const {
     if (!here) return sourced<std::int64_t>();
     const auto index = static_cast<std::size_t>(*here);
     if (index >= tasks->size())
-      return sourced<std::int64_t>::wrong(name + "=" + quoted(all_.get(name)) + " has no node " + std::to_string(*here) +
+      return sourced<std::int64_t>::wrong(name + "=" + in_quotes(all_.get(name)) + " has no node " + std::to_string(*here) +
                                           " (SLURM_NODEID)");
-    return {(*tasks)[index], name + "=" + quoted(all_.get(name)) + " at SLURM_NODEID=" + std::to_string(*here)};
+    return {(*tasks)[index], name + "=" + in_quotes(all_.get(name)) + " at SLURM_NODEID=" + std::to_string(*here)};
   }
   return {};
 }
@@ -107,8 +107,8 @@ inline sourced<std::string> slurm_reader::host() const {
     }
     std::string const& first = nodes->front();
     if (const std::string problem = host_problem(first); !problem.empty())
-      return value::wrong(name + ": host " + quoted(first) + " " + problem);
-    return {first, "first of " + name + "=" + quoted(text)};
+      return value::wrong(name + ": host " + in_quotes(first) + " " + problem);
+    return {first, "first of " + name + "=" + in_quotes(text)};
   }
   return value::missing("MASTER_ADDR is not set, and Slurm gives no node list");
 }

@@ -67,7 +67,7 @@ template <class T>
 inline constexpr std::int64_t most_ranks = 2147483647;
 
 /// 'text', printable and of bounded length.
-inline std::string quoted(std::string_view text, std::size_t limit = 80) {
+inline std::string in_quotes(std::string_view text, std::size_t limit = 80) {
   std::string out = "'";
   append_printable(out, text, limit);
   return out += "'";
@@ -89,11 +89,11 @@ inline sourced<std::int64_t> number(std::string const& name, std::string_view te
   using value = sourced<std::int64_t>;
   if (text.empty()) return value::wrong(name + " is empty");
   const bool minus = text.front() == '-';
-  if (!all_digits(text.substr(minus ? 1 : 0))) return value::wrong(name + "=" + quoted(text) + " is not a whole number");
+  if (!all_digits(text.substr(minus ? 1 : 0))) return value::wrong(name + "=" + in_quotes(text) + " is not a whole number");
   std::int64_t n = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), n);
   if (parsed.ec != std::errc() || n < low || n > high)
-    return value::wrong(name + "=" + quoted(text) + " is not in " + std::to_string(low) + ".." + std::to_string(high));
+    return value::wrong(name + "=" + in_quotes(text) + " is not in " + std::to_string(low) + ".." + std::to_string(high));
   return value(n, name);
 }
 
@@ -105,14 +105,14 @@ inline sourced<bool> on_off(std::string const& name, std::string_view text) {
     if (word == yes) return {true, name};
   for (char const* no : {"0", "false", "no", "off"})
     if (word == no) return {false, name};
-  return sourced<bool>::wrong(name + "=" + quoted(text) + " is none of 1, true, yes, on, 0, false, no, off");
+  return sourced<bool>::wrong(name + "=" + in_quotes(text) + " is none of 1, true, yes, on, 0, false, no, off");
 }
 
 /// "30" (seconds), "0.5", "500ms", "30s", "5min", "1h"; above 0.
 inline sourced<duration> time_limit(std::string const& name, std::string_view text) {
   using value = sourced<duration>;
   if (text.empty()) return value::wrong(name + " is empty");
-  const std::string is = name + "=" + quoted(text);
+  const std::string is = name + "=" + in_quotes(text);
   double n = 0;
   const char* const end = text.data() + text.size();
   const auto parsed = std::from_chars(text.data(), end, n, std::chars_format::fixed);
@@ -146,7 +146,7 @@ inline std::string host_problem(std::string_view host) {
   if (is_ipv6(host) || is_ipv4(host)) return {};
   if (host.find(':') != host.npos) return "is not an IPv6 address";
   for (char c : host)
-    if (!is_digit(c) && !is_letter(c) && c != '.' && c != '-' && c != '_') return "has " + quoted({&c, 1}) + " in it, which no host has";
+    if (!is_digit(c) && !is_letter(c) && c != '.' && c != '-' && c != '_') return "has " + in_quotes({&c, 1}) + " in it, which no host has";
   if (host.size() > 253) return "is longer than 253 characters";
   if (host.front() == '.' || host.front() == '-' || host.find("..") != host.npos) return "is not the name of a host";
   // A name that ends in a number is meant as an IPv4 address; the system would read some of them as quite another one.
@@ -167,7 +167,7 @@ inline sourced<std::string> run_name(std::string const& name, std::string_view t
   const bool odd =
       std::any_of(text.begin(), text.end(), [](char c) { return c == '/' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
   if (odd || text.size() > 255 || text == "." || text == "..")
-    return value::wrong(name + "=" + quoted(text) + " cannot be the name of a file: 1..255 characters without /");
+    return value::wrong(name + "=" + in_quotes(text) + " cannot be the name of a file: 1..255 characters without /");
   return value(std::string(text), name);
 }
 
@@ -178,7 +178,7 @@ inline sourced<std::string> generation_name(std::string const& name, std::string
     return is_letter(c) || is_digit(c) || std::string_view("._-").find(c) != std::string_view::npos;
   });
   if (text.empty() || text.size() > 128 || !plain) {
-    return value::wrong(name + "=" + quoted(text) + " is not 1..128 letters, digits, dots, dashes and underscores");
+    return value::wrong(name + "=" + in_quotes(text) + " is not 1..128 letters, digits, dots, dashes and underscores");
   }
   return value(std::string(text), name);
 }
@@ -188,7 +188,7 @@ inline sourced<std::string> bind_host(std::string const& name, std::string_view 
   const std::string_view host = without_brackets(text);
   const std::string problem = host == "*" ? "" : host_problem(host);
   if (problem.empty()) return {std::string(host), name};
-  return sourced<std::string>::wrong(name + "=" + quoted(text) + " " + problem + "; * means all interfaces");
+  return sourced<std::string>::wrong(name + "=" + in_quotes(text) + " " + problem + "; * means all interfaces");
 }
 
 /// Whether the text itself says "this machine", whatever a resolver would say.

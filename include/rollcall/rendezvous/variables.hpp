@@ -80,7 +80,7 @@ static_assert(await_safe<variables>);
 inline sourced<std::string> variables::host(std::string_view name) const {
   std::string const* value = find(name);
   if (!value) return absent<std::string>(name);
-  const std::string is = std::string(name) + (value->empty() ? "" : "=" + detail::quoted(*value));
+  const std::string is = std::string(name) + (value->empty() ? "" : "=" + detail::in_quotes(*value));
   const std::string_view host = detail::without_brackets(*value);
   const std::string problem = detail::host_problem(host);
   if (problem.empty()) return {std::string(host), std::string(name)};
@@ -95,7 +95,7 @@ inline sourced<std::int64_t> variables::port(std::string_view name) const {
   if (!value) return absent<std::int64_t>(name);
   if (value->starts_with("tcp://")) {
     return sourced<std::int64_t>::wrong(
-        std::string(name) + "=" + detail::quoted(*value) +
+        std::string(name) + "=" + detail::in_quotes(*value) +
         " is not a port; Kubernetes sets it so for a Service of that name: enableServiceLinks: false in the "
         "pod's specification ends that");
   }
