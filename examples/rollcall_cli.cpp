@@ -21,6 +21,7 @@
 
 #include "rollcall_cli/answer.hpp"
 #include "rollcall_cli/commands.hpp"
+#include "rollcall_cli/environment.hpp"
 
 namespace rc = rollcall;
 
@@ -189,6 +190,7 @@ void add_commands(CLI::App& app, settings& s) {
     if (each.most > 0) c->add_option(each.words, s.what.words, "")->expected(0, 1 << 24)->option_text(" ");
     if (each.waits_for) c->add_flag("--wait", s.what.wait, fmt::format("wait until {}", each.waits_for));
   }
+  command("env", "Print what this process's launcher says, and which variable says so; with --url what a rendezvous there would do");
   CLI::App* barrier = command("barrier", "Meet the other ranks of a job; when one does not come, say which");
   barrier->add_option("--name", s.what.name, "of the meeting")->capture_default_str();
   barrier->add_option("--rank", s.what.rank, "which rank this is, from 0 on")->required()->check(CLI::Range(0, most_ranks - 1));
@@ -205,7 +207,7 @@ void check_words(cli::request& r) {
   const auto takes = [&](std::string_view what) {
     wrong(fmt::format("{} takes {}, not {} word{}", r.command, what, n, n == 1 ? "" : "s"));
   };
-  if (r.command == "barrier" && n > 0) takes("options only");
+  if ((r.command == "barrier" || r.command == "env") && n > 0) takes("options only");
   for (shape const& each : shapes)
     if (r.command == each.name && (n < each.least || n > each.most)) takes(each.most > 0 ? each.words : "none");
   if (r.command == "mset" && r.words.size() % 2 != 0) wrong(fmt::format("mset: the last key, '{}', has no value", r.words.back()));
@@ -244,6 +246,7 @@ void parse(CLI::App& app, settings& s, int argc, char** argv) {
   s.what.words.insert(s.what.words.end(), words.begin(), words.end());
   if (s.what.command.empty()) wrong("which command? get, set, add, ...: see --help");
   check_words(s.what);
+  if (s.what.command == "env") return;  // needs no store
   if (s.url.empty()) {
     from_environment(s);
   } else {
@@ -276,6 +279,7 @@ int main(int argc, char** argv) {
   }
   rc::fill_standard_descriptors();  // later than that, so that a closed standard input is no empty value
   try {
+    if (s.what.command == "env") return cli::print_environment(s.url, s.format());
     rc::loop loop;
     return cli::print(rc::sync_wait(loop, work(loop, s)), s.format());
   } catch (rc::error const& e) {

@@ -296,6 +296,27 @@ TEST_CASE("the environment says where the store is", "[cli]") {
   CHECK(said(c({"get", "k"})) == "v\n");
 }
 
+TEST_CASE("env shows what the launcher says, and which variable", "[cli]") {
+  NEEDS_CLI(c);
+  const auto env = [&](std::vector<string> variables, std::vector<string> words) {
+    std::vector<string> all{"/usr/bin/env", "-i"};
+    all.insert(all.end(), variables.begin(), variables.end());
+    all.push_back(c.command({})[0]);
+    all.insert(all.end(), words.begin(), words.end());
+    return cli::run(std::move(all));
+  };
+  const std::vector<string> slurm{"SLURM_PROCID=3", "SLURM_STEP_NUM_TASKS=8", "SLURM_STEP_ID=0", "SLURM_JOB_ID=4242", "SLURM_STEP_NODELIST=n[08-09]"};
+  const string shown = said(env(slurm, {"env"}));
+  CHECK(contains(shown, "launcher          slurm\n"));
+  CHECK(contains(shown, "SLURM_STEP_NUM_TASKS\n"));
+  CHECK(contains(shown, "first of SLURM_STEP_NODELIST='n[08-09]'\n"));
+  CHECK(contains(said(env(slurm, {"--json", "env"})), R"("rank":{"from":"SLURM_PROCID","value":3})"));
+  CHECK(contains(said(env(slurm, {"--url", "auto://:7", "env"})), "client of rank 0"));
+  CHECK(contains(negative(env({"RANK="}, {"env"})), "(missing)"));
+  const outcome o = env({"RANK=", "WORLD_SIZE=2"}, {"--url", "env://", "env"});
+  CHECK(contains(usage(o), "3 problems with env://: RANK is empty; MASTER_ADDR is not set; MASTER_PORT is not set"));
+}
+
 TEST_CASE("no store, and one that goes", "[cli]") {
   NEEDS_CLI(c);
   const string nobody = "tcp://127.0.0.1:" + std::to_string(unused_port());

@@ -1,0 +1,337 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "../core/result.hpp"
+#include "../environment.hpp"
+#include "../url.hpp"
+#include "values.hpp"
+
+namespace rollcall {
+inline namespace v0 {
+
+/// What the caller of a rendezvous says beside the URL; it beats the URL. Chain the setters.
+class rendezvous_arguments {
+ public:
+  rendezvous_arguments() = default;
+
+  /// 0..world_size-1
+  rendezvous_arguments& rank(std::optional<std::int64_t> r) noexcept { return rank_ = r, *this; }
+  /// 1..2147483647
+  rendezvous_arguments& world_size(std::optional<std::int64_t> n) noexcept { return world_size_ = n, *this; }
+  /// Above 0.
+  rendezvous_arguments& timeout(std::optional<duration> d) noexcept { return timeout_ = d, *this; }
+  /// How often the job was restarted, ≥ 0.
+  rendezvous_arguments& attempt(std::optional<std::int64_t> n) noexcept { return attempt_ = n, *this; }
+  rendezvous_arguments& use_libuv(std::optional<bool> on) noexcept { return use_libuv_ = on, *this; }
+  /// What rank 0 listens on, * for all interfaces.
+  rendezvous_arguments& bind(std::optional<std::string> host) { return bind_ = std::move(host), *this; }
+  /// A listening socket for rank 0; an error where this process does not serve.
+  rendezvous_arguments& listen_fd(std::optional<std::int64_t> fd) noexcept { return listen_fd_ = fd, *this; }
+  rendezvous_arguments& generation(std::optional<std::string> name) { return generation_ = std::move(name), *this; }
+  rendezvous_arguments& run_id(std::optional<std::string> id) { return run_id_ = std::move(id), *this; }
+  /// That the port which the system chooses gets known to the other ranks: only then may several have port 0. Default false.
+  rendezvous_arguments& publishes_port(bool on) noexcept { return publishes_port_ = on, *this; }
+  /// Schemes beside tcp, file, env and auto, in lower case.
+  rendezvous_arguments& schemes(std::vector<std::string> names) { return schemes_ = std::move(names), *this; }
+
+  [[nodiscard]] std::optional<std::int64_t> rank() const noexcept { return rank_; }
+  [[nodiscard]] std::optional<std::int64_t> world_size() const noexcept { return world_size_; }
+  [[nodiscard]] std::optional<duration> timeout() const noexcept { return timeout_; }
+  [[nodiscard]] std::optional<std::int64_t> attempt() const noexcept { return attempt_; }
+  [[nodiscard]] std::optional<bool> use_libuv() const noexcept { return use_libuv_; }
+  [[nodiscard]] std::optional<std::string> const& bind() const noexcept { return bind_; }
+  [[nodiscard]] std::optional<std::int64_t> listen_fd() const noexcept { return listen_fd_; }
+  [[nodiscard]] std::optional<std::string> const& generation() const noexcept { return generation_; }
+  [[nodiscard]] std::optional<std::string> const& run_id() const noexcept { return run_id_; }
+  [[nodiscard]] bool publishes_port() const noexcept { return publishes_port_; }
+  [[nodiscard]] std::vector<std::string> const& schemes() const noexcept { return schemes_; }
+
+ private:
+  std::optional<std::int64_t> rank_, world_size_, attempt_, listen_fd_;
+  std::optional<duration> timeout_;
+  std::optional<bool> use_libuv_;
+  std::optional<std::string> bind_, generation_, run_id_;
+  std::vector<std::string> schemes_;
+  bool publishes_port_ = false;
+};
+static_assert(await_safe<rendezvous_arguments>);
+
+/// What a rendezvous will do, and where each value came from. Nothing in it is wrong; what is not there takes its default.
+class rendezvous_plan {
+ public:
+  rendezvous_plan() = default;
+
+  rendezvous_url url;
+  /// "tcp" (also for env:// and auto://), "file", or a scheme of the caller's.
+  std::string scheme;
+  launcher source = launcher::none;
+  sourced<std::int64_t> rank, world_size;  ///< always there; rank < world_size
+  sourced<std::string> host;               ///< tcp: always there, without brackets
+  sourced<std::int64_t> port;              ///< tcp: always there; 0 only where that can work
+  std::string path;                        ///< file
+  bool serves = false;                     ///< this process is the server
+  std::string role;                        ///< which of them it is, and why; "" for file
+  sourced<bool> use_libuv;                 ///< only where it serves
+  sourced<std::string> bind;               ///< only where it serves
+  sourced<std::int64_t> listen_fd;         ///< only where it serves
+  sourced<duration> timeout;
+  sourced<std::string> generation, run_id;  ///< run_id: file only
+  sourced<std::int64_t> attempt;
+  sourced<std::int64_t> local_rank, local_world_size, node, nodes;  ///< only where the rank is the launcher's
+  std::vector<std::string> warnings;
+
+  /// One line a value: its name, the value, where it came from.
+  [[nodiscard]] std::string describe() const;
+};
+static_assert(await_safe<rendezvous_plan>);
+
+namespace detail {
+
+class planner {
+ public:
+  planner(std::string_view url, rendezvous_arguments const& arguments, variables const& all)
+      : arguments_(arguments), variables_(all), text_(url) {}
+
+  result<rendezvous_plan> run() {
+    plan_.url = rendezvous_url::read(text_, arguments_.schemes());
+    problems_ = plan_.url.problems();
+    std::string const& scheme = plan_.url.scheme();
+    is_tcp_ = scheme == "tcp" || scheme == "env" || scheme == "auto";
+    plan_.scheme = is_tcp_ ? "tcp" : scheme;
+    environment_ = scheme == "auto" ? launch_environment::detect(variables_, from()) : launch_environment::torch(variables_);
+    // Where the URL cannot be read, what it does not say is no news.
+    if (!scheme.empty()) {
+      decide_ranks();
+      if (is_tcp_) decide_address();
+      if (is_tcp_) decide_role();
+    }
+    decide_rest();
+    look_for_loopback();
+    if (problems_.empty()) return std::move(plan_);
+    return all_problems("rendezvous", text_, problems_, found());
+  }
+
+ private:
+  using number = sourced<std::int64_t>;
+  static constexpr char const* caller = "the caller";
+
+  void wrong(std::string problem) { add_once(problems_, std::move(problem)); }
+  /// The first that is there of the three. One that is wrong is told.
+  template <class T>
+  sourced<T> choose(sourced<T> const& argument, sourced<T> const& url, sourced<T> const& env = {}) {
+    const sourced<T> chosen = first_there(first_there(argument, in_url(url)), env);
+    if (chosen.is_wrong()) wrong(chosen.problem());
+    return chosen;
+  }
+  template <class T>
+  static sourced<T> in_url(sourced<T> const& v) {
+    return v ? sourced<T>(*v, v.origin().starts_with('?') ? v.origin() + " of the URL" : v.origin()) : v;
+  }
+  template <class T>
+  static sourced<T> given(std::optional<T> const& v) {
+    return v ? sourced<T>(*v, caller) : sourced<T>();
+  }
+  static number given(char const* name, std::optional<std::int64_t> v, std::int64_t low, std::int64_t high) {
+    if (!v || (*v >= low && *v <= high)) return given(v);
+    return number::wrong(std::string(name) + " " + show(*v) + " (the caller's) is not in " + show(low) + ".." + show(high));
+  }
+  static sourced<std::string> given(char const* name, std::optional<std::string> const& v,
+                                    sourced<std::string> (*rule)(std::string const&, std::string_view)) {
+    if (!v) return {};
+    const sourced<std::string> judged = rule(name, *v);
+    return judged ? sourced<std::string>(*judged, caller) : judged;
+  }
+
+  std::optional<launcher> from() {
+    const sourced<std::string> name = plan_.url.from();
+    if (!name) return std::nullopt;
+    const std::optional<launcher> l = launcher_named(*name);
+    if (l) return l;
+    std::string all;
+    for (std::size_t i = 1; i < launcher_names.size(); ++i) all += (i > 1 ? ", " : "") + std::string(launcher_names[i]);
+    wrong("?from=" + in_quotes(*name) + " is none of " + all);
+    return std::nullopt;
+  }
+
+  void decide_ranks();
+  void decide_address();
+  void decide_role();
+  void decide_rest();
+  void look_for_loopback();
+  [[nodiscard]] std::string found() const;
+  [[nodiscard]] bool is_at_launchers() const;
+  /// What a scheduler says that this scheme does not read.
+  [[nodiscard]] std::string overlooked() const {
+    if (plan_.url.scheme() == "auto") return {};
+    const launch_environment other = launch_environment::detect(variables_);
+    if (other.source() == launcher::torch || !other.rank()) return {};
+    return ", and " + other.rank().origin() + "=" + show(*other.rank()) + " (" + std::string(to_string(other.source())) +
+           ") is read by auto:// only";
+  }
+
+  rendezvous_arguments const& arguments_;
+  variables const& variables_;
+  std::string text_;
+  bool is_tcp_ = false;
+  launch_environment environment_;
+  rendezvous_plan plan_;
+  std::vector<std::string> problems_;
+};
+
+inline void planner::decide_ranks() {
+  plan_.source = environment_.source();
+  plan_.rank = choose(given("rank", arguments_.rank(), 0, most_ranks - 1), plan_.url.rank(), environment_.rank());
+  plan_.world_size = choose(given("world_size", arguments_.world_size(), 1, most_ranks), plan_.url.world_size(), environment_.world_size());
+  for (auto const& [name, value] : {std::pair("rank", plan_.rank), std::pair("world_size", plan_.world_size)})
+    if (!value && !value.is_wrong())
+      wrong("there is no " + std::string(name) + ": no ?" + name + "= in the URL, and " + value.problem() + overlooked());
+  if (plan_.rank && plan_.world_size && *plan_.rank >= *plan_.world_size) wrong(rank_past_world(plan_.rank, plan_.world_size));
+  if (plan_.rank.origin() != environment_.rank().origin()) return;
+  plan_.local_rank = environment_.local_rank();
+  plan_.local_world_size = environment_.local_world_size();
+  plan_.node = environment_.node();
+  plan_.nodes = environment_.nodes();
+  plan_.warnings = environment_.warnings();
+}
+
+inline void planner::decide_address() {
+  const bool from_environment = plan_.url.scheme() != "tcp";
+  plan_.host = choose({}, plan_.url.host(), from_environment ? environment_.host() : sourced<std::string>());
+  plan_.port = choose({}, plan_.url.port(), from_environment ? environment_.port() : number());
+  if (from_environment) {
+    if (!plan_.host && !plan_.host.is_wrong()) wrong(plan_.host.problem());
+    if (!plan_.port && !plan_.port.is_wrong()) wrong(plan_.port.problem());
+  }
+  if (!plan_.port || *plan_.port != 0 || arguments_.publishes_port() || !plan_.rank || !plan_.world_size) return;
+  if (*plan_.world_size > 1)
+    wrong("port 0 (" + plan_.port.origin() + ") lets the system choose a port that none of the " + show(*plan_.world_size - 1) +
+          " other rank" + (*plan_.world_size > 2 ? "s" : "") + " would learn: name a port");
+}
+
+/// Whether this is the address that the launcher's flags are about, MASTER_ADDR:MASTER_PORT.
+inline bool planner::is_at_launchers() const {
+  rendezvous_url const& url = plan_.url;
+  if (url.scheme() != "tcp" && !url.host() && !url.port()) return true;
+  sourced<std::string> const& host = environment_.host();
+  sourced<std::int64_t> const& port = environment_.port();
+  return plan_.host && plan_.port && host && port && lower(*plan_.host) == lower(*host) && *plan_.port == *port;
+}
+
+inline void planner::decide_role() {
+  const number fd = given("listen_fd", arguments_.listen_fd(), 0, most_ranks);
+  if (fd.is_wrong()) wrong(fd.problem());
+  const sourced<std::string> bind = given("bind", arguments_.bind(), bind_host);
+  if (bind.is_wrong()) wrong(bind.problem());
+  if (!plan_.rank) return;
+  const bool at_launchers = is_at_launchers();
+  sourced<bool> const& agent = environment_.agent_store();
+  if (at_launchers && agent.is_wrong()) wrong(agent.problem());
+  const bool launcher_serves = at_launchers && agent.value_or(false);
+  plan_.serves = *plan_.rank == 0 && !launcher_serves;
+  if (launcher_serves) {
+    plan_.role = "client of the launcher's store (TORCHELASTIC_USE_AGENT_STORE)";
+  } else {
+    plan_.role = plan_.serves ? "server, as rank 0" : "client of rank 0";
+    if (agent.value_or(false))
+      plan_.role += "; the launcher's store (TORCHELASTIC_USE_AGENT_STORE) is at another address, MASTER_ADDR:MASTER_PORT";
+  }
+  if (!plan_.serves) {
+    if (fd) wrong("a descriptor to listen on (" + show(*fd) + ") is given, but this process does not serve: " + plan_.role);
+    return;
+  }
+  plan_.listen_fd = choose(fd, number(), at_launchers ? environment_.listen_fd() : number());
+  plan_.use_libuv = choose(given(arguments_.use_libuv()), plan_.url.use_libuv(), environment_.use_libuv());
+  plan_.bind = choose(bind, plan_.url.bind());
+}
+
+inline void planner::decide_rest() {
+  const bool is_file = plan_.scheme == "file";
+  if (is_file) plan_.path = plan_.url.path();
+  sourced<duration> limit = given(arguments_.timeout());
+  if (limit && *limit <= duration::zero()) limit = sourced<duration>::wrong("the timeout (the caller's) is not above 0");
+  plan_.timeout = choose(limit, plan_.url.timeout());
+  plan_.generation = choose(given("generation", arguments_.generation(), generation_name), plan_.url.generation());
+  plan_.attempt = choose(given("attempt", arguments_.attempt(), 0, most_ranks), number(), environment_.attempt());
+  if (is_file) plan_.run_id = choose(given("run_id", arguments_.run_id(), run_name), plan_.url.run_id(), environment_.run_id());
+  if (!is_file && arguments_.run_id()) wrong("a run_id is given, which only file:// takes");
+}
+
+inline void planner::look_for_loopback() {
+  if (!plan_.host) return;
+  const bool loopback = is_loopback_literal(*plan_.host) || lower(*plan_.host) == "localhost";
+  const bool wildcard = is_wildcard_literal(*plan_.host);
+  const bool several = plan_.nodes.value_or(1) > 1 || plan_.local_world_size.value_or(most_ranks) < plan_.world_size.value_or(0);
+  if (wildcard) {
+    plan_.warnings.push_back(
+        *plan_.host + " (" + plan_.host.origin() +
+        ") is no address to connect to: only ranks beside rank 0 get there; name rank 0's, and ?bind=* to listen on all interfaces");
+  } else if (loopback && plan_.node.value_or(0) > 0) {
+    plan_.warnings.push_back(*plan_.host + " (" + plan_.host.origin() + ") is this node itself, number " + show(*plan_.node) + " (" +
+                             plan_.node.origin() + "), and rank 0 is on node 0: give its address");
+  } else if (loopback && several && plan_.serves) {
+    plan_.warnings.push_back("rank 0 serves at " + *plan_.host + " (" + plan_.host.origin() +
+                             "), where only its own node reaches it, and ranks live on others");
+  }
+}
+
+/// "; found: rank 3 (SLURM_PROCID), world_size 8 (?world_size of the URL)"
+inline std::string planner::found() const {
+  std::string text;
+  const auto add = [&text](char const* name, auto const& value) {
+    if (value) text += (text.empty() ? "; found: " : ", ") + std::string(name) + " " + show(*value) + " (" + value.origin() + ")";
+  };
+  add("rank", plan_.rank);
+  add("world_size", plan_.world_size);
+  add("host", plan_.host);
+  add("port", plan_.port);
+  return text;
+}
+
+}  // namespace detail
+
+inline std::string rendezvous_plan::describe() const {
+  std::string out = detail::spaced("url", 18) + detail::show(url.text()) + "\n";
+  const auto line = [&out](char const* name, auto const& value) {
+    if (value.has_value()) out += detail::described(name, value);
+  };
+  if (source != launcher::none) out += detail::spaced("launcher", 18) + std::string(to_string(source)) + "\n";
+  line("rank", rank);
+  line("world_size", world_size);
+  line("host", host);
+  line("port", port);
+  if (!path.empty()) out += detail::spaced("path", 18) + detail::show(path) + "\n";
+  if (!role.empty()) out += detail::spaced("role", 18) + role + "\n";
+  line("use_libuv", use_libuv);
+  line("bind", bind);
+  line("listen_fd", listen_fd);
+  line("timeout", timeout);
+  line("generation", generation);
+  line("run_id", run_id);
+  line("attempt", attempt);
+  line("local_rank", local_rank);
+  line("local_world_size", local_world_size);
+  line("node", node);
+  line("nodes", nodes);
+  for (std::string const& text : warnings) out += detail::spaced("warning", 18) + text + "\n";
+  return out;
+}
+
+/// Decide what a rendezvous will do: the caller's arguments beat the URL, the URL beats the environment. A plain function: no I/O.
+///
+/// url        tcp://, file://, env://, auto://, or a scheme that the arguments name (docs/design/rendezvous.md).
+/// errors     invalid: one that names every problem, and what was found.
+[[nodiscard]] inline result<rendezvous_plan> try_plan_rendezvous(std::string_view url, rendezvous_arguments const& arguments,
+                                                                 variables const& all) {
+  return detail::planner(url, arguments, all).run();
+}
+[[nodiscard]] inline rendezvous_plan plan_rendezvous(std::string_view url, rendezvous_arguments const& arguments, variables const& all) {
+  return try_plan_rendezvous(url, arguments, all).value();
+}
+
+}  // namespace v0
+}  // namespace rollcall
