@@ -3,11 +3,11 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "engine/options.hpp"
 #include "posix/listener.hpp"
 #include "rt/event.hpp"
 #include "rt/loop.hpp"
 #include "rt/task.hpp"
-#include "server/options.hpp"
 #include "server/server_core.hpp"
 
 namespace rollcall {

@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <random>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "../core/back_off.hpp"
 #include "../net/resolve.hpp"
 #include "../rt/combine.hpp"
 #include "../rt/event.hpp"
@@ -133,29 +133,6 @@ class [[nodiscard]] handshake_awaiter final : private waiter {
 };
 
 inline task<> greeted(client_ptr c) { co_await handshake_awaiter(*c); }
-
-/// The jittered pause between two rounds: 25 ms at first, half as long again each time, at most 2 s.
-class back_off {
- public:
-  back_off() : random_(std::random_device()()) {}
-  [[nodiscard]] duration next() {
-    const auto d = duration(static_cast<std::int64_t>(static_cast<double>(base_.count()) * std::uniform_real_distribution(0.5, 1.5)(random_)));
-    base_ = std::min(base_ + base_ / 2, duration(std::chrono::seconds(2)));
-    return d;
-  }
-  /// How long the next handshake may stand still: 1 s at first, then twice as long each time, at most 30 s; jittered.
-  [[nodiscard]] duration patience() {
-    const auto d = duration(static_cast<std::int64_t>(static_cast<double>(patience_.count()) * std::uniform_real_distribution(0.75, 1.25)(random_)));
-    patience_ = std::min(patience_ * 2, duration(std::chrono::seconds(30)));
-    return d;
-  }
-  [[nodiscard]] std::uint32_t nonce() { return static_cast<std::uint32_t>(random_()); }
-
- private:
-  std::minstd_rand random_;
-  duration base_ = std::chrono::milliseconds(25);
-  duration patience_ = std::chrono::seconds(1);
-};
 
 /// One attempt's outcome: a client, or why not and whether trying again can help.
 class connect_failure {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "../version.hpp"
+#include "../engine/absent.hpp"
 
 namespace rollcall {
 inline namespace v0 {
@@ -38,13 +38,8 @@ class request_bytes {
   std::string far_;
 };
 
-/// What nobody stores: COMPARE_SET(key, this, this) changes nothing, and answers this only where the key is missing (protocol 4.1).
-inline constexpr std::string_view absent_key("\0rollcall:none\0\0", 16);
-/// The two values of that request, as they are sent.
-inline constexpr std::string_view absent_twice(
-    "\x10\0\0\0\0\0\0\0\0rollcall:none\0\0"
-    "\x10\0\0\0\0\0\0\0\0rollcall:none\0\0",
-    48);
+using engine::absent_key;
+using engine::absent_twice;
 
 enum class op_kind : unsigned char {
   set,

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "../core/bytes.hpp"
+#include "../engine/options.hpp"
 #include "../posix/listener.hpp"
 #include "../rt/combine.hpp"
-#include "../server/options.hpp"
 #include "detail/hosting.hpp"
 #include "detail/roll.hpp"
 #include "tcp.hpp"

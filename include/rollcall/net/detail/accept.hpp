@@ -1,12 +1,10 @@
 #pragma once
-#include <fcntl.h>
-#include <sys/socket.h>
-#include <unistd.h>
 #include <uv.h>
 
-#include <cerrno>
 #include <chrono>
+#include <utility>
 
+#include "../../posix/accept.hpp"
 #include "../../posix/fd.hpp"
 #include "../../posix/listener.hpp"
 #include "../../rt/detail/handle.hpp"
@@ -39,21 +37,20 @@ class acceptor_core final : private rollcall::detail::timer_node {
   static constexpr std::chrono::milliseconds pause{100};
 
   acceptor_core(loop_core& core, listener at, accept_sink& sink)
-      : timer_node([](timer_node& t) noexcept { static_cast<acceptor_core&>(t).resume(); }), core_(core), listener_(std::move(at)), sink_(sink) {
-    const int status = poll_.open(core, this, [this](uv_loop_t* l, uv_poll_t* h) { return uv_poll_init(l, h, listener_.fd()); });
-    if (status != 0) throw error(errc::io, "serve", listener_.url() + ": " + uv_strerror(status));
+      : timer_node([](timer_node& t) noexcept { static_cast<acceptor_core&>(t).resume(); }), core_(core), queue_(std::move(at)), sink_(sink) {
+    const int status = poll_.open(core, this, [this](uv_loop_t* l, uv_poll_t* h) { return uv_poll_init(l, h, queue_.at().fd()); });
+    if (status != 0) throw error(errc::io, "serve", queue_.at().url() + ": " + uv_strerror(status));
     // The sockets that come need it; so it is not made anew for each that is alone.
     int joined = 0;
     connections_ = poller_ptr(core, joined);
-    if (joined != 0) throw error(errc::io, "serve", listener_.url() + ": " + uv_strerror(joined));
-    reserve_ = spare();
+    if (joined != 0) throw error(errc::io, "serve", queue_.at().url() + ": " + uv_strerror(joined));
     resume();
   }
   acceptor_core(acceptor_core const&) = delete;
   acceptor_core& operator=(acceptor_core const&) = delete;
   ~acceptor_core() { core_.remove_timer(*this); }
 
-  [[nodiscard]] listener const& at() const noexcept { return listener_; }
+  [[nodiscard]] listener const& at() const noexcept { return queue_.at(); }
   /// Whether accepting keeps the host's loop alive; it does unless told otherwise.
   void keep_alive(bool on) noexcept { (on ? uv_ref : uv_unref)(reinterpret_cast<uv_handle_t*>(poll_.get())); }
   /// No more is accepted until resume(); connections queue in the kernel.
@@ -71,59 +68,32 @@ class acceptor_core final : private rollcall::detail::timer_node {
 
  private:
   using handle = rollcall::detail::handle<uv_poll_t, acceptor_core>;
-  static unique_fd spare() noexcept { return unique_fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+  using queue = rollcall::detail::accept_queue;
 
   void accept_some() noexcept {
     for (int i = 0; i < batch; ++i) {
-      unique_fd fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (fd) {
-        sink_.on_accept(std::move(fd));
-        if (!uv_is_active(reinterpret_cast<uv_handle_t*>(poll_.get()))) return;  // the sink has suspended us
-        continue;
-      }
-      switch (const int e = errno) {
-        case EAGAIN: return;
-        case EINTR:
-        case ECONNABORTED:
-        case EPROTO:
-        case ENETDOWN:
-        case ENOPROTOOPT:
-        case EHOSTDOWN:
-        case EHOSTUNREACH:
-        case EOPNOTSUPP:
-        case ENETUNREACH: continue;
-        case EMFILE:
-        case ENFILE:
-          switch (refuse_one()) {
-            case refusal::done: sink_.on_accept_error(-e); continue;
-            case refusal::nobody: return;  // accept4 wants a descriptor before it looks whether somebody waits
-            case refusal::impossible: break;
-          }
-          [[fallthrough]];
-        default:
-          sink_.on_accept_error(-e);
+      unique_fd fd;
+      int why = 0;
+      switch (queue_.next(fd, why)) {
+        case queue::outcome::accepted:
+          sink_.on_accept(std::move(fd));
+          if (!uv_is_active(reinterpret_cast<uv_handle_t*>(poll_.get()))) return;  // the sink has suspended us
+          continue;
+        case queue::outcome::again: continue;
+        case queue::outcome::nobody: return;
+        case queue::outcome::refused: sink_.on_accept_error(-why); continue;
+        case queue::outcome::broken:
+          sink_.on_accept_error(-why);
           suspend();
           core_.add_timer(*this, core_.now() + pause);
           return;
       }
     }
   }
-  enum class refusal : unsigned char { done, nobody, impossible };
-  refusal refuse_one() noexcept {
-    if (!reserve_) reserve_ = spare();
-    if (!reserve_) return refusal::impossible;
-    reserve_.reset();
-    unique_fd refused(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
-    const refusal how = refused ? refusal::done : errno == EAGAIN ? refusal::nobody : refusal::impossible;
-    refused.reset();
-    reserve_ = spare();
-    return how;
-  }
 
   loop_core& core_;
-  listener listener_;
+  queue queue_;
   accept_sink& sink_;
-  unique_fd reserve_;
   poller_ptr connections_;
   handle poll_;
 };

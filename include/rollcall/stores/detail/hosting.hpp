@@ -129,7 +129,7 @@ class server_share final : public store_owner {
 
  private:
   /// Set when anything happened at the server.
-  class departures final : private server_watch {
+  class departures final : private engine::server_watch {
    public:
     departures(loop_core& core, server_core& s) noexcept : server_(s), before_(s.connections()), changed_(&core) { s.watches().add(*this); }
     void reset() noexcept {

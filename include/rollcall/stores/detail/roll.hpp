@@ -153,7 +153,7 @@ class worker_roll {
 
 /// The owner's view of who has joined its server: looks after every batch of requests, in the process, so that nobody polls and a
 /// worker that knows nothing of rollcall counts as well.
-class registration_watch final : private server_watch {
+class registration_watch final : private engine::server_watch {
  public:
   /// `shared`: several rounds of one world may register here (multi_tenant), so a larger count is no error.
   registration_watch(loop_core& core, server_core& server, std::int64_t world, bool shared) noexcept

@@ -8,15 +8,15 @@
 #include <utility>
 
 #include "../core/clock.hpp"
-#include "../engine/store.hpp"
-#include "../net/stream.hpp"
 #include "../wire/decode.hpp"
+#include "../wire/stream.hpp"
+#include "store.hpp"
 
 namespace rollcall {
 inline namespace v0 {
-namespace detail {
+namespace engine {
 
-class server_core;
+class peers;
 
 /// What only a connection in trouble has: replies the socket did not take, and requests that are not looked at meanwhile.
 struct overflow {
@@ -34,13 +34,12 @@ struct overflow {
 /// | stuck: replies are queued; past max_unsent no more is read | all taken → open or half; close_unread_after without progress → closed |
 /// | ending: the peer has sent its end, or what no peer may; replies are queued | all taken → closed; close_unread_after → closed |
 ///
-/// Every state but `open` has a clock; the server keeps one list a state, in the order of their clocks.
-class connection final : public net::stream_sink, public list_hook<>, public engine::client {
+/// Every state but `open` has a clock; `peers` keeps one list a state, in the order of their clocks.
+class connection final : public wire::stream_sink, public list_hook<>, public client {
  public:
   enum class state : unsigned char { fresh, open, half, stuck, ending };
 
-  connection(server_core& server, engine::store& store, net::stream_ptr s) noexcept
-      : engine::client(store), server_(server), stream_(std::move(s)) {}
+  connection(peers& all, engine::store& of, wire::stream_ptr s) noexcept : client(of), all_(all), stream_(std::move(s)) {}
   void start() noexcept { stream_->start_read(*this); }
 
   void on_read(std::string_view bytes) noexcept override;
@@ -54,7 +53,7 @@ class connection final : public net::stream_sink, public list_hook<>, public eng
   [[nodiscard]] std::string peer_name() const { return stream_->peer_name(); }
 
  private:
-  friend class server_core;
+  friend class peers;
 
   // Each returns false when the connection is gone, and `this` with it.
   bool process(std::string_view bytes);
@@ -66,8 +65,8 @@ class connection final : public net::stream_sink, public list_hook<>, public eng
   void settle() noexcept;
   [[nodiscard]] bool over_limit() const noexcept;
 
-  server_core& server_;
-  net::stream_ptr stream_;
+  peers& all_;
+  wire::stream_ptr stream_;
   wire::request_decoder decoder_;
   std::unique_ptr<overflow> overflow_;
   time_point since_{};
@@ -75,6 +74,6 @@ class connection final : public net::stream_sink, public list_hook<>, public eng
   bool reading_ = true;
 };
 
-}  // namespace detail
+}  // namespace engine
 }  // namespace v0
 }  // namespace rollcall

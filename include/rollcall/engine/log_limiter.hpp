@@ -5,21 +5,22 @@
 #include <string>
 #include <utility>
 
-#include "../rt/detail/core.hpp"
+#include "../core/clock.hpp"
+#include "../core/log.hpp"
 
 namespace rollcall {
 inline namespace v0 {
-namespace detail {
+namespace engine {
 
-/// At most so many log lines a second on average; counts what it swallows.
+/// At most so many log lines a second on average; counts what it swallows. `Host` has logs(), now() and log(level, line).
 class log_limiter {
  public:
   static constexpr int burst = 20;
   static constexpr std::chrono::milliseconds refill{500};
-  template <class Line>
-  void log(loop_core& core, log_level level, Line line) {
-    if (!core.logs()) return;
-    const time_point now = core.now();
+  template <class Host, class Line>
+  void log(Host& host, log_level level, Line line) {
+    if (!host.logs()) return;
+    const time_point now = host.now();
     const auto earned = (now - last_) / refill;
     if (earned > 0) {
       tokens_ = static_cast<int>(std::min<std::int64_t>(burst, tokens_ + earned));
@@ -32,7 +33,7 @@ class log_limiter {
     --tokens_;
     std::string text = line();
     if (swallowed_ > 0) text += " (" + std::to_string(std::exchange(swallowed_, 0)) + " more lines like this were not logged)";
-    core.log(level, text);
+    host.log(level, text);
   }
 
  private:
@@ -41,6 +42,6 @@ class log_limiter {
   std::uint64_t swallowed_ = 0;
 };
 
-}  // namespace detail
+}  // namespace engine
 }  // namespace v0
 }  // namespace rollcall

@@ -4,12 +4,12 @@
 #include <cstdint>
 
 #include "../core/clock.hpp"
-#include "../engine/store.hpp"
+#include "store.hpp"
 
 namespace rollcall {
 inline namespace v0 {
 
-/// What a running server counts. The caller owns it and may read it at any time on the loop's thread.
+/// What a running server counts. The caller owns it and may read it at any time on the server's thread (serve(): the loop's).
 class server_stats {
  public:
   server_stats() noexcept = default;

@@ -3,7 +3,7 @@
 
 namespace rollcall {
 inline namespace v0 {
-namespace detail {
+namespace engine {
 
 /// Told, in the process of a server, whenever requests were executed or a connection ended: what an owner that waits for a count of its
 /// own server would otherwise have to poll for. Leaves by itself when destroyed.
@@ -32,6 +32,6 @@ class watch_list {
   list<server_watch> watches_;
 };
 
-}  // namespace detail
+}  // namespace engine
 }  // namespace v0
 }  // namespace rollcall
