@@ -609,8 +609,8 @@ TEST_CASE("any_store holds users' stores too, and tells what it holds", "[stores
     const rc::prefix_store under(s, "p");
     co_await under.set("k", "v");
     CHECK_AWAIT(co_await base.get("p/k"), "v");
-    CHECK_AWAIT(co_await s.fetch_existing("p/k", 1s), "v");
-    CHECK_AWAIT(co_await s.fetch_existing("missing", 1s), "");
+    CHECK_AWAIT(co_await s.fetch_existing(string_view("p/k"), 1s), "v");
+    CHECK_AWAIT(co_await s.fetch_existing(string_view("missing"), 1s), "");
     const rc::failure f = failure_of(co_await rc::as_result(under.get("missing", 20ms)));
     CHECK(f.code() == rc::errc::timed_out);
     CHECK(f.keys() == strings{"missing"});
