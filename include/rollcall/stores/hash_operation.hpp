@@ -163,7 +163,7 @@ class hash_op : private waiter, private timer_node, private hash_pending, privat
       case op_kind::multi_get:
       case op_kind::queue_pop:
         return attempt() ? end() : wait();
-      case op_kind::wait: return wait();
+      case op_kind::wait: return all_there() ? end() : wait();
       default: return fail(errc::unsupported, "a hash_store does not have it");
     }
   }
@@ -225,6 +225,11 @@ class hash_op : private waiter, private timer_node, private hash_pending, privat
     return true;
   }
 
+  [[nodiscard]] bool all_there() {
+    wire::request r = request();
+    r.op = wire::opcode::check;
+    return client_->data().apply(r) == engine::apply_status::ok && client_->data().byte() == wire::check_ready;
+  }
   void wait() {
     if (!waits_) {
       waits_.emplace(client_->data().store(), static_cast<hash_sleeper&>(*this));
