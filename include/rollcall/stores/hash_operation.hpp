@@ -54,7 +54,7 @@ class hash_op : private waiter, private timer_node, private hash_pending, privat
       : timer_node([](timer_node& t) noexcept { static_cast<hash_op&>(t).fire(); }),
         request_(std::move(o.request_)),
         failure_(std::move(o.failure_)),
-        client_(o.client_),
+        client_(std::move(o.client_)),
         limit_(o.limit_),
         kind_(o.kind_) {
     ROLLCALL_ASSERT(o.how() == state::idle && "an operation does not move once it is awaited");
