@@ -69,9 +69,9 @@ class erased {
   Hall below_;
 };
 
-#define STORES                                                                                                             \
-  tcp_hall, hash_hall, prefixed<tcp_hall>, prefixed<hash_hall>, erased<tcp_hall>, erased<hash_hall>,                         \
-      erased<prefixed<tcp_hall>>, prefixed<erased<hash_hall>>, prefixed<prefixed<hash_hall>>
+#define STORES                                                                                                                   \
+  tcp_hall, hash_hall, prefixed<tcp_hall>, prefixed<hash_hall>, erased<tcp_hall>, erased<hash_hall>, erased<prefixed<tcp_hall>>, \
+      prefixed<erased<hash_hall>>, prefixed<prefixed<hash_hall>>
 
 /// Runs `f(loop, hall, store)`.
 template <class Hall, class F>
@@ -438,8 +438,7 @@ TEMPLATE_TEST_CASE("who asks in a loop leaves timers and others their turn", "[s
       co_await s.set("flag", "");
     };
     others.spawn(later);
-    while (!co_await s.check("flag")) {
-    }
+    while (!co_await s.check("flag")) {}
     co_await others.join();
   });
 }

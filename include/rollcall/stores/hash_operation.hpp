@@ -153,16 +153,13 @@ class hash_op : private waiter, private timer_node, private hash_pending, privat
         return;
       case op_kind::find:
       case op_kind::fetch:
-      case op_kind::queue_pop_now:
-        static_cast<void>(attempt());
-        return end();
+      case op_kind::queue_pop_now: static_cast<void>(attempt()); return end();
       case op_kind::multi_fetch:
         for_each_key([this](std::string_view k) { list_.emplace_back(client_->data().store().peek(k).value_or(std::string_view())); });
         return end();
       case op_kind::get:
       case op_kind::multi_get:
-      case op_kind::queue_pop:
-        return attempt() ? end() : wait();
+      case op_kind::queue_pop: return attempt() ? end() : wait();
       case op_kind::wait: return all_there() ? end() : wait();
       default: return fail(errc::unsupported, "a hash_store does not have it");
     }

@@ -29,31 +29,31 @@ concept gives = std::same_as<await_result_t<A>, T>;
 /// docs/design/stores.md; tests/net/stores.cpp asks it of every store there is. Whatever can be awaited may be an operation; all of them
 /// encode or copy what they are given before they return. The limit may be left out, which the concept does not ask for each again.
 template <class S>
-concept store = std::copy_constructible<S> && requires(S const& s, std::string_view k, std::string_view v, std::int64_t n, keys many,
-                                                       pairs p, deadline d) {
-  { s.set(k, v, d) } -> detail::gives<void>;
-  { s.set(k, v) } -> detail::gives<void>;
-  { s.get(k, d) } -> detail::gives<std::string>;
-  { s.find(k, d) } -> detail::gives<std::optional<std::string>>;
-  { s.add(k, n, d) } -> detail::gives<std::int64_t>;
-  { s.check(many, d) } -> detail::gives<bool>;
-  { s.wait(many, d) } -> detail::gives<void>;
-  { s.delete_key(k, d) } -> detail::gives<bool>;
-  { s.num_keys(d) } -> detail::gives<std::int64_t>;
-  { s.list_keys(d) } -> detail::gives<std::vector<std::string>>;
-  { s.compare_set(k, v, v, d) } -> detail::gives<std::string>;
-  { s.append(k, v, d) } -> detail::gives<void>;
-  { s.multi_get(many, d) } -> detail::gives<std::vector<std::string>>;
-  { s.multi_set(p, d) } -> detail::gives<void>;
-  { s.queue_push(k, v, d) } -> detail::gives<void>;
-  { s.queue_pop(k, d) } -> detail::gives<std::string>;
-  { s.queue_pop_now(k, d) } -> detail::gives<std::optional<std::string>>;
-  { s.queue_len(k, d) } -> detail::gives<std::int64_t>;
-  { s.home() } -> std::convertible_to<loop_ref>;
-  { s.identity() } -> std::convertible_to<std::uint64_t>;
-  { s.is_open() } -> std::convertible_to<bool>;
-  s.close();
-};
+concept store = std::copy_constructible<S> &&
+                requires(S const& s, std::string_view k, std::string_view v, std::int64_t n, keys many, pairs p, deadline d) {
+                  { s.set(k, v, d) } -> detail::gives<void>;
+                  { s.set(k, v) } -> detail::gives<void>;
+                  { s.get(k, d) } -> detail::gives<std::string>;
+                  { s.find(k, d) } -> detail::gives<std::optional<std::string>>;
+                  { s.add(k, n, d) } -> detail::gives<std::int64_t>;
+                  { s.check(many, d) } -> detail::gives<bool>;
+                  { s.wait(many, d) } -> detail::gives<void>;
+                  { s.delete_key(k, d) } -> detail::gives<bool>;
+                  { s.num_keys(d) } -> detail::gives<std::int64_t>;
+                  { s.list_keys(d) } -> detail::gives<std::vector<std::string>>;
+                  { s.compare_set(k, v, v, d) } -> detail::gives<std::string>;
+                  { s.append(k, v, d) } -> detail::gives<void>;
+                  { s.multi_get(many, d) } -> detail::gives<std::vector<std::string>>;
+                  { s.multi_set(p, d) } -> detail::gives<void>;
+                  { s.queue_push(k, v, d) } -> detail::gives<void>;
+                  { s.queue_pop(k, d) } -> detail::gives<std::string>;
+                  { s.queue_pop_now(k, d) } -> detail::gives<std::optional<std::string>>;
+                  { s.queue_len(k, d) } -> detail::gives<std::int64_t>;
+                  { s.home() } -> std::convertible_to<loop_ref>;
+                  { s.identity() } -> std::convertible_to<std::uint64_t>;
+                  { s.is_open() } -> std::convertible_to<bool>;
+                  s.close();
+                };
 
 namespace detail {
 
@@ -109,7 +109,9 @@ class any_store {
   }
   [[nodiscard]] any_operation<bool> check(keys k, limit_option limit = {}) const { return held_->check(k, limit); }
   [[nodiscard]] any_operation<void> wait(keys k, limit_option limit = {}) const { return held_->wait(k, limit); }
-  [[nodiscard]] any_operation<bool> delete_key(std::string_view key, limit_option limit = {}) const { return held_->delete_key(key, limit); }
+  [[nodiscard]] any_operation<bool> delete_key(std::string_view key, limit_option limit = {}) const {
+    return held_->delete_key(key, limit);
+  }
   [[nodiscard]] any_operation<std::int64_t> num_keys(limit_option limit = {}) const { return held_->num_keys(limit); }
   [[nodiscard]] any_operation<std::vector<std::string>> list_keys(limit_option limit = {}) const { return held_->list_keys(limit); }
   [[nodiscard]] any_operation<std::string> compare_set(std::string_view key, std::string_view expected, std::string_view desired,
@@ -119,7 +121,9 @@ class any_store {
   [[nodiscard]] any_operation<void> append(std::string_view key, std::string_view value, limit_option limit = {}) const {
     return held_->append(key, value, limit);
   }
-  [[nodiscard]] any_operation<std::vector<std::string>> multi_get(keys k, limit_option limit = {}) const { return held_->multi_get(k, limit); }
+  [[nodiscard]] any_operation<std::vector<std::string>> multi_get(keys k, limit_option limit = {}) const {
+    return held_->multi_get(k, limit);
+  }
   [[nodiscard]] any_operation<void> multi_set(pairs p, limit_option limit = {}) const { return held_->multi_set(p, limit); }
   [[nodiscard]] any_operation<void> queue_push(std::string_view key, std::string_view value, limit_option limit = {}) const {
     return held_->queue_push(key, value, limit);
