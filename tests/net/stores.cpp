@@ -430,6 +430,25 @@ TEMPLATE_TEST_CASE("close() ends what is pending and what comes later, for all c
   });
 }
 
+TEMPLATE_TEST_CASE("a clone is another client of the same data", "[stores]", STORES) {
+  with_hall<TestType>([](rc::loop& l, TestType&, auto& s) -> rc::task<> {
+    co_await s.set("k", "v");
+    auto other = co_await rc::detail::clone_of(s, 20s);
+    static_assert(std::same_as<decltype(other), typename TestType::store_type>);
+    CHECK(other.identity() != s.identity());
+    CHECK_AWAIT(co_await other.get("k"), "v");
+    outcome<string> gets;
+    gets.start(s.get("later", 20s));
+    co_await rc::sleep_for(1ms);
+    co_await other.set("later", "w");
+    co_await eventually([&] { return gets.r.has_value(); });
+    CHECK(gets.r->value() == "w");
+    other.close();
+    CHECK_AWAIT(co_await s.get("k"), "v");
+    static_cast<void>(l);
+  });
+}
+
 TEMPLATE_TEST_CASE("who asks in a loop leaves timers and others their turn", "[stores]", STORES) {
   with_hall<TestType>([](rc::loop& l, TestType&, auto& s) -> rc::task<> {
     rc::scope others(l);
@@ -604,6 +623,8 @@ TEST_CASE("any_store holds users' stores too, and tells what it holds", "[stores
     CHECK(s.get_if<rc::hash_store>() == nullptr);
     CHECK(plain.get_if<rc::hash_store>() != nullptr);
     CHECK_FALSE(s.server_is_rollcall());
+    const rc::failure no_clone = failure_of(co_await rc::as_result(s.clone(1s)));
+    CHECK(no_clone.code() == rc::errc::unsupported);
     CHECK(plain.server_is_rollcall());
     const rc::prefix_store under(s, "p");
     co_await under.set("k", "v");

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
@@ -136,7 +137,7 @@ class prefix_store {
 
   /// limit     of each operation that is not given one of its own.
   prefix_store(Store below, std::string_view prefix, limit_option limit = {})
-      : below_(std::move(below)), prefix_(std::make_shared<std::string const>(std::string(prefix) + '/')), limit_(limit) {}
+      : prefix_store(std::move(below), std::make_shared<std::string const>(std::string(prefix) + '/'), limit) {}
 
   [[nodiscard]] auto set(std::string_view key, std::string_view value, limit_option limit = {}) const {
     const detail::composed_key k(*prefix_, key);
@@ -217,6 +218,10 @@ class prefix_store {
   /// The store below.
   [[nodiscard]] Store const& below() const noexcept { return below_; }
 
+  /// The same name space, and limit, in a clone of the store below: what `Store::clone()` says of `limit` and errors.
+  [[nodiscard]] task<prefix_store> clone(deadline limit = std::chrono::seconds(300)) const {
+    return around(detail::clone_of(below_, limit), prefix_, limit_);
+  }
   [[nodiscard]] loop_ref home() const noexcept { return below_.home(); }
   [[nodiscard]] std::uint64_t identity() const noexcept { return below_.identity(); }
   /// Closes the store below.
@@ -239,6 +244,12 @@ class prefix_store {
   }
 
  private:
+  prefix_store(Store below, std::shared_ptr<std::string const> with_slash, limit_option limit)
+      : below_(std::move(below)), prefix_(std::move(with_slash)), limit_(limit) {}
+  static task<prefix_store> around(task<Store> below, std::shared_ptr<std::string const> with_slash, limit_option limit) {
+    Store s = co_await std::move(below);
+    co_return prefix_store(std::move(s), std::move(with_slash), limit);
+  }
   [[nodiscard]] std::string composed(std::string_view key) const {
     std::string s;
     s.reserve(prefix_->size() + key.size());

@@ -78,6 +78,22 @@ template <class S>
   }
 }
 
+/// Another client of the same data, where the store can make one.
+template <class S>
+[[nodiscard]] task<S> clone_of(S s, deadline limit) {
+  if constexpr (requires {
+                  { s.clone(limit) } -> std::same_as<task<S>>;
+                }) {
+    co_return co_await s.clone(limit);
+  } else if constexpr (requires {
+                         { s.clone() } -> std::same_as<S>;
+                       }) {
+    co_return s.clone();
+  } else {
+    throw error(errc::unsupported, "clone", "this kind of store has none");
+  }
+}
+
 template <class T>
 [[nodiscard]] task<T> value_or_empty(task<std::optional<T>> found) {
   std::optional<T> v = co_await std::move(found);
@@ -138,6 +154,11 @@ class any_store {
     return held_->queue_len(key, limit);
   }
 
+  /// Another client of the same data, with a clone of what this one holds.
+  ///
+  /// limit     of stores that connect for it.
+  /// errors    those of the store; unsupported where it has no clone().
+  [[nodiscard]] task<any_store> clone(deadline limit = std::chrono::seconds(300)) const { return held_->clone(limit); }
   [[nodiscard]] loop_ref home() const noexcept { return held_->home(); }
   [[nodiscard]] std::uint64_t identity() const noexcept { return held_->identity(); }
   void close() const { held_->close(); }
@@ -190,6 +211,7 @@ class any_store {
     virtual any_operation<std::int64_t> queue_len(std::string_view key, limit d) const = 0;
     virtual any_operation<std::string> fetch_existing(std::string_view key, deadline d) const = 0;
     virtual any_operation<std::vector<std::string>> fetch_existing(keys const& k, deadline d) const = 0;
+    virtual task<any_store> clone(deadline d) const = 0;
     virtual loop_ref home() const noexcept = 0;
     virtual std::uint64_t identity() const noexcept = 0;
     virtual void close() const = 0;
@@ -262,6 +284,7 @@ class any_store {
         return erase(held.multi_get(k, d));
       }
     }
+    task<any_store> clone(deadline d) const override { return cloned(detail::clone_of(held, d)); }
     loop_ref home() const noexcept override { return held.home(); }
     std::uint64_t identity() const noexcept override { return held.identity(); }
     void close() const override { held.close(); }
@@ -270,6 +293,10 @@ class any_store {
     char const* type() const noexcept override { return &type_of<S>; }
 
    private:
+    static task<any_store> cloned(task<S> other) {
+      S s = co_await std::move(other);
+      co_return any_store(std::move(s));
+    }
     template <class Op>
     [[nodiscard]] any_operation<await_result_t<Op>> erase(Op op) const {
       loop_ref const where = held.home();
