@@ -219,7 +219,9 @@ class prefix_store {
   [[nodiscard]] Store const& below() const noexcept { return below_; }
 
   /// The same name space, and limit, in a clone of the store below: what `Store::clone()` says of `limit` and errors.
-  [[nodiscard]] task<prefix_store> clone(deadline limit = std::chrono::seconds(300)) const {
+  [[nodiscard]] task<prefix_store> clone(deadline limit = std::chrono::seconds(300)) const
+    requires requires(Store const& s) { detail::clone_of(s, limit); }
+  {
     return around(detail::clone_of(below_, limit), prefix_, limit_);
   }
   [[nodiscard]] loop_ref home() const noexcept { return below_.home(); }

@@ -29,31 +29,30 @@ concept gives = std::same_as<await_result_t<A>, T>;
 /// docs/design/stores.md; tests/net/stores.cpp asks it of every store there is. Whatever can be awaited may be an operation; all of them
 /// encode or copy what they are given before they return. The limit may be left out, which the concept does not ask for each again.
 template <class S>
-concept store = std::copy_constructible<S> &&
-                requires(S const& s, std::string_view k, std::string_view v, std::int64_t n, keys many, pairs p, deadline d) {
-                  { s.set(k, v, d) } -> detail::gives<void>;
-                  { s.set(k, v) } -> detail::gives<void>;
-                  { s.get(k, d) } -> detail::gives<std::string>;
-                  { s.find(k, d) } -> detail::gives<std::optional<std::string>>;
-                  { s.add(k, n, d) } -> detail::gives<std::int64_t>;
-                  { s.check(many, d) } -> detail::gives<bool>;
-                  { s.wait(many, d) } -> detail::gives<void>;
-                  { s.delete_key(k, d) } -> detail::gives<bool>;
-                  { s.num_keys(d) } -> detail::gives<std::int64_t>;
-                  { s.list_keys(d) } -> detail::gives<std::vector<std::string>>;
-                  { s.compare_set(k, v, v, d) } -> detail::gives<std::string>;
-                  { s.append(k, v, d) } -> detail::gives<void>;
-                  { s.multi_get(many, d) } -> detail::gives<std::vector<std::string>>;
-                  { s.multi_set(p, d) } -> detail::gives<void>;
-                  { s.queue_push(k, v, d) } -> detail::gives<void>;
-                  { s.queue_pop(k, d) } -> detail::gives<std::string>;
-                  { s.queue_pop_now(k, d) } -> detail::gives<std::optional<std::string>>;
-                  { s.queue_len(k, d) } -> detail::gives<std::int64_t>;
-                  { s.home() } -> std::convertible_to<loop_ref>;
-                  { s.identity() } -> std::convertible_to<std::uint64_t>;
-                  { s.is_open() } -> std::convertible_to<bool>;
-                  s.close();
-                };
+concept store = requires(S const& s, std::string_view k, std::string_view v, std::int64_t n, keys many, pairs p, deadline d) {
+  { s.set(k, v, d) } -> detail::gives<void>;
+  { s.set(k, v) } -> detail::gives<void>;
+  { s.get(k, d) } -> detail::gives<std::string>;
+  { s.find(k, d) } -> detail::gives<std::optional<std::string>>;
+  { s.add(k, n, d) } -> detail::gives<std::int64_t>;
+  { s.check(many, d) } -> detail::gives<bool>;
+  { s.wait(many, d) } -> detail::gives<void>;
+  { s.delete_key(k, d) } -> detail::gives<bool>;
+  { s.num_keys(d) } -> detail::gives<std::int64_t>;
+  { s.list_keys(d) } -> detail::gives<std::vector<std::string>>;
+  { s.compare_set(k, v, v, d) } -> detail::gives<std::string>;
+  { s.append(k, v, d) } -> detail::gives<void>;
+  { s.multi_get(many, d) } -> detail::gives<std::vector<std::string>>;
+  { s.multi_set(p, d) } -> detail::gives<void>;
+  { s.queue_push(k, v, d) } -> detail::gives<void>;
+  { s.queue_pop(k, d) } -> detail::gives<std::string>;
+  { s.queue_pop_now(k, d) } -> detail::gives<std::optional<std::string>>;
+  { s.queue_len(k, d) } -> detail::gives<std::int64_t>;
+  { s.home() } -> std::convertible_to<loop_ref>;
+  { s.identity() } -> std::convertible_to<std::uint64_t>;
+  { s.is_open() } -> std::convertible_to<bool>;
+  s.close();
+} && std::copy_constructible<S>;
 
 namespace detail {
 
@@ -78,21 +77,29 @@ template <class S>
   }
 }
 
-/// Another client of the same data, where the store can make one.
 template <class S>
-[[nodiscard]] task<S> clone_of(S s, deadline limit) {
-  if constexpr (requires {
-                  { s.clone(limit) } -> std::same_as<task<S>>;
-                }) {
-    co_return co_await s.clone(limit);
-  } else if constexpr (requires {
-                         { s.clone() } -> std::same_as<S>;
-                       }) {
-    co_return s.clone();
+concept clones_in_time = requires(S const& s, deadline d) {
+  { s.clone(d) } -> std::same_as<task<S>>;
+};
+template <class S>
+concept clones_at_once = requires(S const& s) {
+  { s.clone() } -> std::same_as<S>;
+};
+template <class S>
+task<S> at_once(S s) {
+  co_return s;
+}
+/// Another client of the same data, of stores that can make one.
+template <class S>
+  requires clones_in_time<S> || clones_at_once<S>
+[[nodiscard]] task<S> clone_of(S const& s, deadline limit) {
+  if constexpr (clones_in_time<S>) {
+    return s.clone(limit);
   } else {
-    throw error(errc::unsupported, "clone", "this kind of store has none");
+    return at_once<S>(s.clone());
   }
 }
+[[noreturn]] inline void throw_no_clone() { throw error(errc::unsupported, "clone", "this kind of store has none"); }
 
 template <class T>
 [[nodiscard]] task<T> value_or_empty(task<std::optional<T>> found) {
@@ -284,7 +291,13 @@ class any_store {
         return erase(held.multi_get(k, d));
       }
     }
-    task<any_store> clone(deadline d) const override { return cloned(detail::clone_of(held, d)); }
+    task<any_store> clone(deadline d) const override {
+      if constexpr (requires { detail::clone_of(held, d); }) {
+        return cloned(detail::clone_of(held, d));
+      } else {
+        return no_clone();
+      }
+    }
     loop_ref home() const noexcept override { return held.home(); }
     std::uint64_t identity() const noexcept override { return held.identity(); }
     void close() const override { held.close(); }
@@ -303,6 +316,12 @@ class any_store {
       return any_operation<await_result_t<Op>>(detail::as_operation(std::move(op), &where.core()));
     }
   };
+
+  static task<any_store> no_clone() {
+    std::optional<any_store> never;
+    if (!never) detail::throw_no_clone();
+    co_return std::move(*never);
+  }
 
   std::shared_ptr<base const> held_;
 };
