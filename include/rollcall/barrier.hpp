@@ -82,7 +82,7 @@ class tcp_store;
 /// keeps the number of the generation under `{name}/generation`, and what belongs to generation g under `{name}/{g}/`; old ones are
 /// deleted. Works with every server of the protocol, PyTorch's included. One generation costs a member 5 requests, a fresh object 6;
 /// the deciding ones some more. Copies of `store` in one process are one process to it. Pass `store` by value: any store will do
-/// that has tcp_store's operations. One loop's thread only. The object may go before its calls do.
+/// (stores/store.hpp). One loop's thread only. The object may go before its calls do.
 template <class Store = tcp_store>
 class barrier {
  public:
@@ -140,7 +140,7 @@ class barrier {
   }
   static failure describe(state const& s, errc code, std::string detail, time_point begun, deadline limit) {
     failure f(code, "barrier", std::move(detail));
-    f.with_key(s.name).with_times(s.store.core().now() - begun, limit.length(begun));
+    f.with_key(s.name).with_times(s.store.home().now() - begun, limit.length(begun));
     if (code != errc::failed && s.member.arrived()) f.with_effect(effect::applied);
     return f;
   }
@@ -156,7 +156,7 @@ class barrier {
   }
 
   static task<> arrive_task(state_ptr s, deadline limit) {
-    const time_point begun = s->store.core().now();
+    const time_point begun = s->store.home().now();
     if (s->run) throw error(describe(*s, errc::invalid, "another call on this barrier is waiting", begun, limit));
     roll_call::verdict v;
     {
@@ -180,7 +180,7 @@ class barrier {
   }
 
   static task<bool> abort_task(state_ptr s, std::string reason, deadline limit) {
-    const time_point begun = s->store.core().now();
+    const time_point begun = s->store.home().now();
     const time_point until = limit.from(begun);
     while (s->run) {
       // The call that is waiting does it, and takes the verdict.

@@ -30,7 +30,7 @@ class collective {
       : store_(std::move(store)),
         operation_(operation),
         name_(std::move(name)),
-        begun_(store_.core().now()),
+        begun_(store_.home().now()),
         limit_(limit),
         until_(limit.from(begun_)) {}
   collective(collective const&) = delete;
@@ -42,7 +42,7 @@ class collective {
   [[nodiscard]] error failed(errc code, std::string why, effect e = effect::none) const {
     failure f(code, std::string(operation_) + " '" + name_ + "'", std::move(why));
     f.with_effect(e);
-    if (code == errc::timed_out) f.with_times(store_.core().now() - begun_, limit_.length(begun_));
+    if (code == errc::timed_out) f.with_times(store_.home().now() - begun_, limit_.length(begun_));
     return error(std::move(f));
   }
   void check_rank(std::int64_t rank, std::int64_t world) const {
@@ -77,7 +77,7 @@ class collective {
     // Stopped, not expired: an expired wait would ask for its missing keys itself, for the first 64 of them.
     const result<void> waited = co_await as_result(with_deadline(store_.wait(all, deadline::never()), until_));
     if (waited) {
-      if constexpr (requires { store_.fetch_existing(keys(all), deadline(until_)); }) {
+      if constexpr (requires { store_.fetch_existing(keys(all), deadline(until_)), store_.server_is_rollcall(); }) {
         if (store_.server_is_rollcall()) co_return co_await store_.fetch_existing(all, until_);
       }
       co_return co_await store_.multi_get(all, until_);
@@ -103,9 +103,9 @@ class collective {
 
   /// Which keys are there now: by blocks, then by keys where a block is not whole. False where that takes longer than look_time.
   task<bool> look_for(std::vector<std::string> const& all, std::vector<char>& there) {
-    const time_point by = store_.core().now() + look_time;
+    const time_point by = store_.home().now() + look_time;
     std::vector<char> whole((all.size() + block - 1) / block, 0);
-    scope blocks(&store_.core());
+    scope blocks(&store_.home().core());
     for (std::size_t b = 0; b < whole.size(); ++b) {
       const std::size_t from = b * block;
       blocks.spawn(check(std::vector<std::string>(all.begin() + static_cast<std::ptrdiff_t>(from),
@@ -113,7 +113,7 @@ class collective {
                          &whole[b]));
     }
     if (!co_await in_time(blocks, by)) co_return false;
-    scope single(&store_.core());
+    scope single(&store_.home().core());
     for (std::size_t i = 0; i < all.size(); ++i) {
       there[i] = whole[i / block];
       if (!there[i]) single.spawn(check(std::vector<std::string>(1, all[i]), &there[i]));

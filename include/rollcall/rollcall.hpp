@@ -24,5 +24,8 @@
 #include "rt/timer.hpp"
 #include "server.hpp"
 #include "stores/create.hpp"
+#include "stores/hash.hpp"
+#include "stores/prefix.hpp"
+#include "stores/store.hpp"
 #include "stores/tcp.hpp"
 #include "url.hpp"

@@ -23,7 +23,7 @@ class plain_store {
   [[nodiscard]] auto check(rc::keys k, rc::deadline d) const { return store_.check(k, d); }
   [[nodiscard]] auto wait(rc::keys k, rc::deadline d) const { return store_.wait(k, d); }
   [[nodiscard]] auto multi_get(rc::keys k, rc::deadline d) const { return store_.multi_get(k, d); }
-  [[nodiscard]] rc::detail::loop_core& core() const { return store_.core(); }
+  [[nodiscard]] rc::loop_ref home() const { return store_.home(); }
 
  private:
   rc::tcp_store store_;

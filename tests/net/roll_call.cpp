@@ -502,9 +502,9 @@ class mute_store {
   [[nodiscard]] auto find(std::string_view k) const { return s_.find(k); }
   [[nodiscard]] auto compare_set(std::string_view k, std::string_view e, std::string_view v, rc::deadline d) const { return s_.compare_set(k, e, v, d); }
   [[nodiscard]] auto delete_key(std::string_view k, rc::deadline d) const { return s_.delete_key(k, d); }
-  [[nodiscard]] rc::task<std::string> fetch_existing(std::string_view, rc::deadline) const { return never(&s_.core()); }
+  [[nodiscard]] rc::task<std::string> fetch_existing(std::string_view, rc::deadline) const { return never(&s_.home().core()); }
   [[nodiscard]] std::uint64_t identity() const noexcept { return s_.identity(); }
-  [[nodiscard]] rc::detail::loop_core& core() const noexcept { return s_.core(); }
+  [[nodiscard]] rc::loop_ref home() const noexcept { return s_.home(); }
 
  private:
   static rc::task<std::string> never(rc::detail::loop_core* core) {

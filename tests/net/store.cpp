@@ -509,7 +509,7 @@ TEST_CASE("a further connection that cannot be made fails its operation alone", 
     const rc::unique_fd next(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     rlimit none = before;
     none.rlim_cur = static_cast<rlim_t>(next.get());
-    rc::scope waits(&s.core());
+    rc::scope waits(&s.home().core());
     waits.spawn(s.wait({"a", "b"}, 20s));  // takes the only connection
     co_await rc::sleep_for(1ms);
     setrlimit(RLIMIT_NOFILE, &none);

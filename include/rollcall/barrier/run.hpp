@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -15,6 +16,7 @@
 #include "../rt/event.hpp"
 #include "../rt/loop.hpp"
 #include "../rt/scope.hpp"
+#include "../stores/store.hpp"
 #include "roll_call.hpp"
 
 namespace rollcall {
@@ -29,7 +31,7 @@ template <class Store>
 class barrier_state {
  public:
   barrier_state(Store s, std::string_view n, roll_call::arrival const& self, std::uint64_t nonce)
-      : store(std::move(s)), name(n), member(self, nonce), idle(&store.core()) {
+      : store(std::move(s)), name(n), member(self, nonce), idle(&store.home().core()) {
     idle.set();
   }
   Store store;
@@ -65,7 +67,7 @@ class barrier_run {
   static constexpr std::chrono::milliseconds all_judge_within{250};
 
   barrier_run(barrier_state<Store>& s, time_point limit)
-      : state_(s), core_(s.store.core()), limit_(limit), over_(&core_), judge_at_(*this), limit_at_(*this), look_at_(*this) {
+      : state_(s), core_(s.store.home().core()), limit_(limit), over_(&core_), judge_at_(*this), limit_at_(*this), look_at_(*this) {
     state_.run = this;
     state_.idle.reset();
   }
@@ -144,7 +146,7 @@ class barrier_run {
       case kind::wait: return start(waits_, r, s.wait(key, never));
       case kind::leave: return waits_.clear();
       case kind::arrived:
-      case kind::outcome: return start(others_, r, s.fetch_existing(std::string_view(key), never));
+      case kind::outcome: return start(others_, r, fetch_existing(s, key, never));
       case kind::advance: return start(others_, r, s.compare_set(key, std::to_string(r.generation), std::to_string(r.generation + 1), never));
       case kind::decide: return start(others_, r, s.compare_set(key, "", r.text, never));
       case kind::publish: return start(others_, r, s.set(key, r.text, never));
@@ -189,12 +191,16 @@ class barrier_run {
         judge_in_turn();
       }
     } else {
-      if (what == kind::arrived) m.on_arrived(r.value(), out);
-      if (what == kind::outcome) m.on_outcome(r.value(), out);
-      if (what == kind::decide) m.on_decide(r.value(), out);
+      const std::string_view text = text_of(r.value());
+      if (what == kind::arrived) m.on_arrived(text, out);
+      if (what == kind::outcome) m.on_outcome(text, out);
+      if (what == kind::decide) m.on_decide(text, out);
     }
     perform(out);
   }
+
+  static std::string_view text_of(std::string const& s) noexcept { return s; }
+  static std::string_view text_of(std::optional<std::string> const& s) noexcept { return s ? std::string_view(*s) : std::string_view(); }
 
   /// Limits tend to pass at the same time. Whoever arrived first looks first, and ever more follow only while no verdict comes:
   /// at k steps past the limit those that drew up to 2^k. All within a quarter of a second.

@@ -18,18 +18,18 @@ namespace detail {
 
 template <class Store>
 task<> store_based_barrier_task(Store store, std::string group, int rank, int world, deadline limit, duration interval) {
-  loop_core& core = store.core();
-  const time_point begun = core.now();
+  const loop_ref home = store.home();
+  const time_point begun = home.now();
   const time_point until = limit.from(begun);
   const std::string key = "store_based_barrier_key:" + group;
   const std::string last_key = key + ":last_worker";
-  const auto left = [&] { return until == time_point::max() ? duration::max() : until - core.now(); };
+  const auto left = [&] { return until == time_point::max() ? duration::max() : until - home.now(); };
   const auto timed_out = [&](std::int64_t joined, std::string_view why) {
     failure f(errc::timed_out, "store_based_barrier",
               "Timed out initializing process group in store based barrier on rank " + std::to_string(rank) + ", for key: " + key +
                   " (world_size=" + std::to_string(world) + ", num_workers_joined=" + std::to_string(joined) +
                   ", timeout=" + duration_text(limit.length(begun)) + " error=" + std::string(why) + ")");
-    return error(f.with_key(key).with_effect(effect::applied).with_times(core.now() - begun, limit.length(begun)));
+    return error(f.with_key(key).with_effect(effect::applied).with_times(home.now() - begun, limit.length(begun)));
   };
 
   if (world < 1 || rank < 0 || rank >= world)
@@ -45,7 +45,7 @@ task<> store_based_barrier_task(Store store, std::string group, int rank, int wo
     throw error(f.with_key(key).with_effect(effect::applied));
   };
   co_await store.add(key, 1, until);
-  core.log(log_level::debug, "Added key: " + key + " to store for rank: " + std::to_string(rank));
+  home.log(log_level::debug, "Added key: " + key + " to store for rank: " + std::to_string(rank));
   std::int64_t joined = co_await store.add(key, 0, until);
   look_at(joined);
   if (joined == world) co_await store.set(last_key, "1", until);
@@ -58,18 +58,18 @@ task<> store_based_barrier_task(Store store, std::string group, int rank, int wo
       if (e.code() != errc::timed_out) throw;
     }
     // Past the limit a tenth of a second is left for the count that the error tells.
-    const time_point counted_by = left() > duration::zero() ? until : core.now() + std::chrono::milliseconds(100);
+    const time_point counted_by = left() > duration::zero() ? until : home.now() + std::chrono::milliseconds(100);
     const result<std::int64_t> count = co_await as_result(store.add(key, 0, counted_by));
     if (count) joined = *count;
     if (!count && count.error().code() != errc::timed_out) throw error(count.shared());
     look_at(joined);
-    core.log(log_level::debug, "Waiting in store based barrier to initialize process group for " + duration_text(core.now() - begun) +
+    home.log(log_level::debug, "Waiting in store based barrier to initialize process group for " + duration_text(home.now() - begun) +
                                    " rank: " + std::to_string(rank) + ", key: " + key + " (world_size=" + std::to_string(world) +
                                    ", num_workers_joined=" + std::to_string(joined) + ", timeout=" + duration_text(limit.length(begun)) +
                                    ")");
     if (left() <= duration::zero()) throw timed_out(joined, "wait timeout after " + duration_text(step) + ", keys: " + last_key);
   }
-  core.log(log_level::info, "Rank " + std::to_string(rank) + ": Completed store-based barrier for key:" + key + " with " +
+  home.log(log_level::info, "Rank " + std::to_string(rank) + ": Completed store-based barrier for key:" + key + " with " +
                                 std::to_string(world) + " nodes.");
 }
 

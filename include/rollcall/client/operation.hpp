@@ -29,8 +29,12 @@ class store_op : private waiter, private engine::exchange, private timer_node, p
   [[nodiscard]] bool await_ready() const noexcept { return false; }
   template <class P>
   bool await_suspend(std::coroutine_handle<P> h) noexcept {
+    return suspend(h, env_of(h));
+  }
+  /// The same where the type of the promise is lost (docs/design/stores.md).
+  bool suspend(std::coroutine_handle<> h, environment const& e) noexcept {
     begun_ = client_->core().now();
-    return begin(h, &client_->core()) && go();
+    return begin(h, e, &client_->core()) && go();
   }
   /// For start(): the loop this runs on.
   [[nodiscard]] loop_core* own_loop() const noexcept { return &client_->core(); }
@@ -279,32 +283,6 @@ class [[nodiscard]] operation final : public detail::store_op {
     return all;
   }
 };
-
-namespace detail {
-
-template <class T>
-class [[nodiscard]] result_awaiter {
- public:
-  explicit result_awaiter(operation<T> op) noexcept : op_(std::move(op)) {}
-  [[nodiscard]] bool await_ready() const noexcept { return false; }
-  template <class P>
-  bool await_suspend(std::coroutine_handle<P> h) noexcept {
-    return op_.await_suspend(h);
-  }
-  result<T> await_resume() { return op_.take_result(); }
-  [[nodiscard]] loop_core* own_loop() const noexcept { return op_.own_loop(); }
-
- private:
-  operation<T> op_;
-};
-
-}  // namespace detail
-
-/// The outcome of a store operation as a value: nothing is thrown and no frame is made.
-template <class T>
-[[nodiscard]] detail::result_awaiter<T> as_result(operation<T> op) noexcept {
-  return detail::result_awaiter<T>(std::move(op));
-}
 
 }  // namespace v0
 }  // namespace rollcall

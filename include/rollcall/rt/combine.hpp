@@ -1,4 +1,6 @@
 #pragma once
+#include <concepts>
+#include <coroutine>
 #include <cstddef>
 #include <exception>
 #include <optional>
@@ -79,7 +81,38 @@ task<std::tuple<detail::object_of<await_result_t<A>>...>> when_all(A... awaitabl
   co_return detail::unwrap(slots, std::index_sequence_for<A...>());
 }
 
-/// The value or failure of an operation or task, without throwing `error`; other exceptions pass through.
+namespace detail {
+
+/// An awaitable that can tell its outcome without throwing, as the operations of our stores can.
+template <class A>
+concept tells_result = requires(A& a) {
+  { a.take_result() } -> std::same_as<result<await_result_t<A>>>;
+};
+
+template <tells_result A>
+class [[nodiscard]] result_awaiter {
+ public:
+  explicit result_awaiter(A a) noexcept : awaited_(std::move(a)) {}
+  [[nodiscard]] bool await_ready() const noexcept { return false; }
+  template <class P>
+  bool await_suspend(std::coroutine_handle<P> h) noexcept {
+    return awaited_.await_suspend(h);
+  }
+  result<await_result_t<A>> await_resume() { return awaited_.take_result(); }
+  [[nodiscard]] loop_core* own_loop() const noexcept { return awaited_.own_loop(); }
+
+ private:
+  A awaited_;
+};
+
+}  // namespace detail
+
+/// The outcome of a store's operation as a value: nothing is thrown and no frame is made.
+template <detail::tells_result A>
+[[nodiscard]] detail::result_awaiter<A> as_result(A operation) noexcept {
+  return detail::result_awaiter<A>(std::move(operation));
+}
+/// The value or failure of a task, or of anything else that can be awaited, without throwing `error`; other exceptions pass through.
 template <class A>
 task<result<await_result_t<A>>> as_result(A awaitable) {
   try {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <string_view>
 #include <system_error>
 #include <type_traits>
 #include <utility>
@@ -256,6 +257,26 @@ class loop {
   detail::loop_core* core_ = nullptr;
   std::unique_ptr<detail::helpers> helpers_;
   std::unique_ptr<poster> poster_;
+};
+
+/// The loop that an object lives on, for who has only the object: copyable, and valid as long as the loop is. What stores give as home().
+class loop_ref {
+ public:
+  loop_ref(loop& l) noexcept : core_(&l.core()) {}
+  /// For rollcall's own layers.
+  explicit loop_ref(detail::loop_core& c) noexcept : core_(&c) {}
+
+  /// The clock of all deadlines.
+  [[nodiscard]] time_point now() const noexcept { return core_->now(); }
+  /// Writes to where the loop logs to; whether that is anywhere.
+  void log(log_level l, std::string_view line) const noexcept { core_->log(l, line); }
+  [[nodiscard]] bool logs() const noexcept { return core_->logs(); }
+
+  /// For rollcall's own layers.
+  [[nodiscard]] detail::loop_core& core() const noexcept { return *core_; }
+
+ private:
+  detail::loop_core* core_;
 };
 
 }  // namespace v0

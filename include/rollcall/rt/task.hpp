@@ -122,8 +122,12 @@ class task_awaiter {
   [[nodiscard]] bool await_ready() const noexcept { return false; }
   template <class P>
   bool await_suspend(std::coroutine_handle<P> parent) noexcept {
+    return suspend(parent, env_of(parent));
+  }
+  /// The same where the type of the promise is lost.
+  bool suspend(std::coroutine_handle<> parent, environment const& e) noexcept {
     task_promise<T>& p = child_.promise();
-    p.start_in(env_of(parent));
+    p.start_in(e);
     p.parent_ = parent;
     child_.resume();
     if (p.finished_) return false;

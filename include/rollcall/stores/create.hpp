@@ -190,7 +190,7 @@ class creation {
       me.rank = *o.rank();
       me.world = *o.world_size();
       me.attempt = o.attempt();
-      me.identity = o.multi_tenant() ? store.core().attached<hosting>().identity() : store.identity();
+      me.identity = o.multi_tenant() ? store.home().core().attached<hosting>().identity() : store.identity();
       const std::string where = worker_record::this_process();
       me.where = where;
       operation<void> record = store.append_raw(worker_records_key, me.text(), until);

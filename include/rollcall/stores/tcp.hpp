@@ -107,7 +107,8 @@ class tcp_store : public store_operations {
   [[nodiscard]] bool server_is_rollcall() const noexcept { return client_->info().is_rollcall; }
   /// How many connections this store has: 1 unless waits for several keys overlap other operations.
   [[nodiscard]] std::size_t connections() const noexcept { return client_->lane_count(); }
-  [[nodiscard]] detail::loop_core& core() const noexcept { return client_->core(); }
+  /// The loop it lives on.
+  [[nodiscard]] loop_ref home() const noexcept { return loop_ref(client_->core()); }
 
  private:
   explicit tcp_store(detail::client_ptr c, detail::owner_ptr o = {}) noexcept : store_operations(std::move(c)), owner_(std::move(o)) {}

@@ -26,7 +26,10 @@ class waiter : private ready_node, private stop_listener {
   /// Begins to wait; returns false when a stop was requested before: then it is done at once, as stopped.
   template <class P>
   bool begin(std::coroutine_handle<P> h, loop_core* fallback = nullptr) noexcept {
-    environment const e = env_of(h);
+    return begin(h, env_of(h), fallback);
+  }
+  /// The same where the type of the promise is lost.
+  bool begin(std::coroutine_handle<> h, environment const& e, loop_core* fallback) noexcept {
     core_ = e.loop ? e.loop : fallback;
     handle_ = h;
     if (!e.stop.listen(*this)) {
