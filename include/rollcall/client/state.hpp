@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "../core/random.hpp"
 #include "../net/resolve.hpp"
 #include "../rt/loop.hpp"
 #include "give_back.hpp"
@@ -172,6 +172,7 @@ class client_state final : private lane_owner, private popped_items::owner, priv
   }
   /// What send_set() and its kin have sent.
   [[nodiscard]] unconfirmed_sends& sends() noexcept { return sends_; }
+  [[nodiscard]] spare_buffers& spares() noexcept { return spares_; }
 
   [[nodiscard]] bool take_popped(std::string_view key, std::string& out) { return items_ && items_->take(key, out); }
   /// The reply to the QUEUE_POP of an operation that has ended is still due: its item goes to the next pop.
@@ -353,13 +354,14 @@ class client_state final : private lane_owner, private popped_items::owner, priv
   bool with_ping_ = true;  // what the first lane's handshake showed that the server takes
   server_info info_;
   std::uint32_t nonce_ = 0;
-  std::uint64_t identity_ = (std::uint64_t{std::random_device()()} << 32) | std::random_device()();
+  std::uint64_t identity_ = random_bits();
   failure_ptr closed_;
   resolve_fn resolver_;
   std::array<bool, op_family_count> known_{};
   std::vector<std::string> arrivals_;  // keys in wire form
   std::vector<std::unique_ptr<lane>> lanes_;
   unconfirmed_sends sends_;
+  spare_buffers spares_;
   std::unique_ptr<popped_items> items_;
   void (*greeted_)(void*) noexcept = nullptr;
   void* greeted_arg_ = nullptr;

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
-#include <random>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "connection.hpp"
 #include "log_limiter.hpp"
 #include "options.hpp"
+#include "seeded.hpp"
 #include "watch.hpp"
 
 namespace rollcall {
@@ -134,14 +134,6 @@ class peers {
   using state = connection::state;
   static constexpr int wakes_per_turn = 1024;
   static constexpr std::size_t keep_batch = std::size_t{1} << 20;
-
-  static store_options seeded(store_options o) {
-    std::random_device random;
-    if (std::all_of(o.instance_id.begin(), o.instance_id.end(), [](char c) { return c == 0; }))
-      for (char& c : o.instance_id) c = static_cast<char>(random());
-    if (o.hash_seed == 0) o.hash_seed = (std::uint64_t{random()} << 32) | random();
-    return o;
-  }
 
   [[nodiscard]] list<connection>& in(state s) noexcept { return lists_[static_cast<std::size_t>(s)]; }
   [[nodiscard]] duration limit_of(state s) const noexcept {

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <random>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,7 +14,8 @@
 #include "../../core/clock.hpp"
 #include "../../core/error.hpp"
 #include "../../core/intrusive.hpp"
-#include "../../engine/store.hpp"
+#include "../../core/random.hpp"
+#include "../../engine/seeded.hpp"
 #include "../../rt/detail/core.hpp"
 
 namespace rollcall {
@@ -66,7 +66,7 @@ class hash_waiter final : public engine::client {
 /// The data that clients of one process share: the server's engine, called directly.
 class hash_data {
  public:
-  hash_data(loop_core& core, hash_options const& o) : core_(core), options_(o), store_(seeded(o.store())), common_(store_) { core_.keep(); }
+  hash_data(loop_core& core, hash_options const& o) : core_(core), options_(o), store_(engine::seeded(o.store())), common_(store_) { core_.keep(); }
   hash_data(hash_data const&) = delete;
   hash_data& operator=(hash_data const&) = delete;
   ~hash_data() { core_.release(); }
@@ -128,14 +128,6 @@ class hash_data {
  private:
   static constexpr std::size_t keep_batch = std::size_t{1} << 20;
 
-  static engine::store_options seeded(engine::store_options o) {
-    std::random_device random;
-    if (std::all_of(o.instance_id.begin(), o.instance_id.end(), [](char c) { return c == 0; }))
-      for (char& c : o.instance_id) c = static_cast<char>(random());
-    if (o.hash_seed == 0) o.hash_seed = (std::uint64_t{random()} << 32) | random();
-    return o;
-  }
-
   loop_core& core_;
   hash_options options_;
   engine::store store_;
@@ -159,10 +151,7 @@ class hash_pending : public list_hook<hash_pending_tag> {
 /// One client of the data: what the copies of a handle and their operations share.
 class hash_client {
  public:
-  explicit hash_client(std::shared_ptr<hash_data> d) : data_(std::move(d)) {
-    std::random_device random;
-    identity_ = (std::uint64_t{random()} << 32) | random();
-  }
+  explicit hash_client(std::shared_ptr<hash_data> d) : data_(std::move(d)) {}
   hash_client(hash_client const&) = delete;
   hash_client& operator=(hash_client const&) = delete;
 
@@ -189,7 +178,7 @@ class hash_client {
 
  private:
   std::shared_ptr<hash_data> data_;
-  std::uint64_t identity_;
+  std::uint64_t identity_ = random_bits();
   bool closed_ = false;
   list<hash_pending, hash_pending_tag> pending_;
 };

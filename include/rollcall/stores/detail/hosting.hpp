@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <random>
 #include <string>
 #include <utility>
 
+#include "../../core/random.hpp"
 #include "../../posix/listener.hpp"
 #include "../../rt/combine.hpp"
 #include "../../rt/event.hpp"
@@ -85,7 +85,7 @@ class hosting final : public loop_attachment {
 
  private:
   list<hosted_server> servers_;
-  std::uint64_t identity_ = (std::uint64_t{std::random_device()()} << 32) | std::random_device()();
+  std::uint64_t identity_ = random_bits();
 };
 
 /// What the handles of one store hold of their server.
