@@ -318,8 +318,7 @@ rc::net::stream_ptr dial_counted(rc::detail::loop_core& core, int port, traffic&
   if (::connect(fd.get(), reinterpret_cast<sockaddr const*>(&to), sizeof to) != 0) throw std::runtime_error("nobody listens");
   rc::net::socket_options{}.apply(fd.get());
   rc::net::stream_ptr s;
-  if (rc::net::detail::tcp_stream::adopt(core, fd.get(), s) != 0) throw std::runtime_error("a connection cannot be watched");
-  static_cast<void>(fd.release());
+  if (rc::net::detail::socket_stream::adopt(core, fd, s) != 0) throw std::runtime_error("a connection cannot be watched");
   return rc::net::stream_ptr(new counted_stream(std::move(s), counts));
 }
 

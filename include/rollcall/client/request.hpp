@@ -43,13 +43,14 @@ class spare_buffers {
 /// The encoded request of an operation: short ones inside the operation, long ones on the heap.
 class request_bytes {
  public:
+  request_bytes() noexcept {}
   explicit request_bytes(spare_buffers& spares) noexcept : spares_(&spares) {}
   request_bytes(request_bytes&& o) noexcept : size_(o.size_), far_(std::move(o.far_)), spares_(o.spares_) {
     if (size_ <= inside) std::memcpy(near_, o.near_, size_);
   }
   /// Before the spares may be gone; nothing is in it afterwards.
   void release() noexcept {
-    if (size_ > inside && far_.capacity() > inside) spares_->give(far_);
+    if (spares_ && size_ > inside && far_.capacity() > inside) spares_->give(far_);
     size_ = 0;
   }
   void append(char const* p, std::size_t n) {
@@ -57,7 +58,7 @@ class request_bytes {
       std::memcpy(near_ + size_, p, n);
     } else {
       if (size_ <= inside) {
-        if (far_.capacity() < size_ + n) far_ = spares_->take();
+        if (spares_ && far_.capacity() < size_ + n) far_ = spares_->take();
         far_.assign(near_, size_);
       }
       far_.append(p, n);
@@ -73,7 +74,7 @@ class request_bytes {
   std::size_t size_ = 0;
   char near_[inside];
   std::string far_;
-  spare_buffers* spares_;
+  spare_buffers* spares_ = nullptr;
 };
 
 using engine::absent_key;
