@@ -93,20 +93,22 @@ namespace detail {
 /// The steps of tcp_store::create().
 class creation {
  public:
-  static task<tcp_store> run(loop_core* core, std::string host, int port, create_options o) {
+  /// `seat`: where a master serves, if it listens already. `limit`: what errors call the limit, of which a part may be over.
+  static task<tcp_store> run(loop_core* core, std::string host, int port, create_options o, listener seat = {},
+                             std::optional<duration> limit = {}) {
     const time_point begun = core->now();
     const time_point until = o.timeout().from(begun);
     check(host, port, o);
     std::shared_ptr<server_share> share;
     if (o.is_master()) {
-      share = co_await own_server(core, host, port, o, until);
+      share = co_await own_server(core, host, port, o, until, std::move(seat));
       port = share->hosted().port();
     }
     client_ptr client = co_await connect_client(core, host, port, until, o.client(), o.resolver());
     tcp_store store(std::move(client), share);
     if (!o.world_size() || !o.wait_for_workers()) co_return store;
     co_await register_worker(store, o, until);
-    if (share) co_await wait_for_all(core, share, store, o, until, o.timeout().length(begun));
+    if (share) co_await wait_for_all(core, share, store, o, until, limit ? *limit : o.timeout().length(begun));
     co_return store;
   }
 
@@ -133,14 +135,15 @@ class creation {
       throw error(failed(errc::unsupported, "use_libuv is false, and the legacy (blocking) back end is not there yet"));
   }
 
-  static task<std::shared_ptr<server_share>> own_server(loop_core* core, std::string host, int port, create_options o, time_point until) {
+  static task<std::shared_ptr<server_share>> own_server(loop_core* core, std::string host, int port, create_options o, time_point until,
+                                                        listener seat) {
     hosting& here = core->attached<hosting>();
     const auto shared = [&] { return o.multi_tenant() && port != 0 ? here.find(port) : nullptr; };
     hosted_server* server = shared();
     if (!server) {
-      listener at;
+      listener at = std::move(seat);
       try {
-        at = co_await listen_on(host, port, o, until);
+        if (!at) at = co_await listen_on(host, port, o, until);
       } catch (error const&) {
         server = shared();  // another tenant may have been quicker while a name was resolved
         if (!server) throw;
