@@ -6,7 +6,7 @@
 
 #include "../client/options.hpp"
 #include "../net/resolve.hpp"
-#include "../server/options.hpp"
+#include "../engine/options.hpp"
 #include "../stores/file_options.hpp"
 #include "plan.hpp"
 #include "port_board.hpp"
