@@ -32,7 +32,7 @@ class Files(Case):
         self.assertEqual(theirs("(s.get('ours'), s.get('n'), s.add('n', 1), s.check(['gone']), s.compare_set('ours', 'w', 'x'))"),
                          (b'w', b'-2', -1, False, b'x'))
         theirs("s.set('answer', b'\\x00\\xff')")
-        self.assertIn('got ', self.assertEnds(ours))
+        self.assertEqual(self.assertEnds(ours), 'got \x00\ufffd\n')
 
     def test_each_wakes_the_other(self):
         theirs = self.theirs()

@@ -351,6 +351,35 @@ TEST_CASE("a file of another run is told by its run id, or by all of its members
   });
 }
 
+TEST_CASE("a file whose members were all killed is no run's to go on with, unless it is named", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const string path = here.path + "/store";
+    {
+      child early({file_member(), path, "3", "set", "early", "v"});
+      CHECK(early.finish() == 0);
+      child killed({file_member(), path, "3", "set", "k", "v", "stay"}, true);
+      CHECK(killed.says("here"));
+      rc::file_store alive = co_await open(l, path, rc::file_options{}.world_size(3));
+      killed.kill(SIGKILL);
+      CHECK(killed.finish() == 128 + SIGKILL);
+      // One that lives is enough.
+      rc::file_store s = co_await open(l, path, rc::file_options{}.world_size(3));
+      CHECK_AWAIT(co_await s.get("early"), "v");
+      ::unlink(path.c_str());
+    }
+    child killed({file_member(), path, "3", "set", "k", "v", "stay"}, true);
+    CHECK(killed.says("here"));
+    killed.kill(SIGKILL);
+    CHECK(killed.finish() == 128 + SIGKILL);
+    const rc::failure f = co_await not_opened(l, path, 20s, rc::file_options{}.world_size(3));
+    CHECK(f.code() == rc::errc::failed);
+    CHECK(contains(f.message(), path + " is of a run that crashed: none of its 1 members is alive"));
+    rc::file_store adopts = co_await open(l, path, rc::file_options{}.run_id("again").adopt());
+    CHECK_AWAIT(co_await adopts.get("k"), "v");
+  });
+}
+
 TEST_CASE("what does not fit on the disk changes nothing", "[file]") {
   on_loop([](rc::loop& l) -> rc::task<> {
     const scratch here;

@@ -55,13 +55,13 @@ TEST_CASE("a recorded file reads as it was written") {
 TEST_CASE("records are written as PyTorch writes them") {
   std::string out;
   put_record(out, {}, file_format::refcount, "1");
-  put_record(out, file_format::value, "k", "v");
-  put_record(out, file_format::value, "n", "5");
-  put_record(out, file_format::value, "n", "-2");
+  put_record(out, file_format::user, "k", "v");
+  put_record(out, file_format::user, "n", "5");
+  put_record(out, file_format::user, "n", "-2");
   put_record(out, file_format::removal, "zz", "");
   put_record(out, file_format::removal, "k", "");
-  put_record(out, file_format::value, "c", "x");
-  put_record(out, file_format::value, "c", "y");
+  put_record(out, file_format::user, "c", "x");
+  put_record(out, file_format::user, "c", "y");
   CHECK(out == recorded);
 }
 
@@ -100,7 +100,7 @@ TEST_CASE("a length that no record has is damage, not a size to allocate") {
 TEST_CASE("queues are records of their own, and what is written anew is the same") {
   file_map m;
   const auto put = [&m](std::string_view family, std::string_view key, std::string_view v) { m.apply(std::string(family).append(key), v); };
-  put(file_format::value, "q", "a value");
+  put(file_format::user, "q", "a value");
   put(file_format::push, "q", "1");
   put(file_format::push, "q", "2");
   put(file_format::push, "q", "3");
@@ -112,7 +112,7 @@ TEST_CASE("queues are records of their own, and what is written anew is the same
   put(file_format::pop, "empty", "");
   CHECK(m.queued("empty") == 0);
   put({}, file_format::refcount, "1");
-  put(file_format::value, "", "no name");
+  put(file_format::user, "", "no name");
   std::string all;
   m.write_all(all);
   file_map again;

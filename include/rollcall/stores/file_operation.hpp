@@ -92,17 +92,18 @@ class file_op_base : private waiter, private timer_node, private file_op {
   void expire() noexcept {
     // What is in the way, for those whose turn has not come.
     file_state const& s = client_->state();
-    const bool kept_off = held_->where == file_request::place::due && !s.trouble().empty();
-    fail(kept_off ? s.trouble_code() : errc::timed_out, kept_off ? std::string_view(s.trouble()) : std::string_view(), given_up());
-    retire();
-    complete();
+    const bool waits = held_->where == file_request::place::waiting;
+    const effect e = held_->give_up();
+    if (waits || e != effect::none || s.trouble().empty()) {
+      fail(errc::timed_out, {}, e);
+    } else {
+      fail(s.trouble_code(), s.trouble(), e);
+    }
+    end();
   }
   void leave() noexcept override {
-    fail(errc::cancelled, {}, given_up());
+    fail(errc::cancelled, {}, held_->give_up());
     retire();
-  }
-  [[nodiscard]] effect given_up() const noexcept {
-    return held_->where == file_request::place::job ? held_->effect_if_left() : effect::none;
   }
 
   void fail(errc code, std::string_view text, effect e) noexcept {

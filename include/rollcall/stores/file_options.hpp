@@ -22,7 +22,7 @@ class file_options {
   file_options& world_size(int n) noexcept { return world_size_ = n, *this; }
   /// Which run this is, e.g. the launcher's job id; not empty. Who comes first writes it into the file, and a file of another run, or of
   /// none, is an error. Without one a file that an earlier run has left behind cannot be told from this run's, unless all of that run's
-  /// members have left it.
+  /// members have left or are dead.
   file_options& run_id(std::string_view id) { return run_id_ = id, *this; }
   /// With a run id, takes a file that has records but no run's name for this run's: where a PyTorch process may come first.
   file_options& adopt(bool on = true) noexcept { return adopt_ = on, *this; }

@@ -102,7 +102,7 @@ class file_state final : public std::enable_shared_from_this<file_state>, privat
   void close(errc code, std::string_view text) noexcept {
     if (job_)
       for (auto const& r : job_->requests)
-        if (r->owner) std::exchange(r->owner, nullptr)->store_ends(code, text, r->effect_if_left());
+        if (r->owner) std::exchange(r->owner, nullptr)->store_ends(code, text, r->give_up());
     for (auto* all : {&due_, &waiting_})
       while (!all->empty()) {
         const std::unique_ptr<file_request> r = take(all->front());
@@ -221,6 +221,7 @@ class file_state final : public std::enable_shared_from_this<file_state>, privat
       }
     }
     for (; !again.empty(); again.pop_back()) {
+      again.back()->renew();
       again.back()->where = file_request::place::due;
       due_.push_front(*again.back().release());
     }
@@ -239,6 +240,7 @@ class file_state final : public std::enable_shared_from_this<file_state>, privat
   }
   void wait(std::unique_ptr<file_request> q) {
     for (std::size_t i = 0; i < q->keys.size(); ++i) awaited_.emplace(q->keys[i], reference(*q, i));
+    q->renew();
     q->where = file_request::place::waiting;
     waiting_.push_back(*q.release());
   }

@@ -76,7 +76,7 @@ class file_log {
     if (!torn)
       for (auto const& [key, item] : taken) step.put(file_format::back, key, item);
     for (auto const& q : requests)
-      if (!torn || !q->changes()) step.run(*q);
+      if ((!torn || !q->changes()) && q->begin()) step.run(*q);
     if (!out.empty() && !append(fd.get(), out, r)) return r;
     if (!std::exchange(joined_, true)) {
       inode_ = now.st_ino;
@@ -101,8 +101,8 @@ class file_log {
     for (auto const& [key, item] : taken) step.put(back, key, item);
     count(step, cleanup, 1);
     count(step, refcount, -1);
-    count(step, members, -1);
     const bool was_marked = mark_.entered();
+    if (was_marked) count(step, members, -1);
     mark_.leave();
     if (!append(fd.get(), out, r)) return;
     const std::int64_t world = options_.world_size();
@@ -262,10 +262,17 @@ class file_log {
       return r.set(failed, errc::failed,
                    path_ + " is of an earlier run: all of its " + std::to_string(left) + " members have left; remove it"),
              false;
-    local_ = options_.watch() && !on_network(fd);
-    if (!on_network(fd)) mark_.enter(unique_fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)));
+    const bool local = !on_network(fd);
+    const std::int64_t dead = map_.count(members);
+    if (mine.empty() && local && dead > 0 && map_.count(refcount) <= dead && !presence::others(fd))
+      return r.set(failed, errc::failed,
+                   path_ + " is of a run that crashed: none of its " + std::to_string(dead) +
+                       " members is alive; remove it, or give each run an id"),
+             false;
+    local_ = local && options_.watch();
+    if (local) mark_.enter(unique_fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)));
     count(step, refcount, 1);
-    count(step, members, 1);
+    if (mark_.entered()) count(step, members, 1);
     return true;
   }
   /// With the lock held: some file systems grant it to everybody.
@@ -295,7 +302,7 @@ class file_log {
   /// the file open; what lives is put beside it before, for the case that this process dies in between.
   void compact(int fd) {
     if (static_cast<std::size_t>(position_) <= options_.compact_from() || static_cast<std::size_t>(position_) / 8 <= map_.live()) return;
-    if (map_.count(file_format::refcount) != 1 || map_.count(file_format::members) != 1) return;
+    if (map_.count(file_format::refcount) != 1) return;
     std::string all;
     map_.write_all(all);
     const std::string beside = path_ + ".compact";

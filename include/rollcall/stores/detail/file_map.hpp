@@ -25,14 +25,14 @@ namespace detail {
 ///   refcount/ cleanup/  members that have the file open, and members that have left; decimal
 ///   rollcall/...        ours; PyTorch keeps them as values that nobody asks for, since its users' keys begin with a slash
 namespace file_format {
-inline constexpr std::string_view value = "/";
+inline constexpr std::string_view user = "/";
 inline constexpr std::string_view removal = "-/";
 inline constexpr std::string_view push = "rollcall/push/";  // + queue: one more item at the tail
 inline constexpr std::string_view pop = "rollcall/pop/";    // + queue: its head is taken
 inline constexpr std::string_view back = "rollcall/back/";  // + queue: an item that was taken is put back at the head
 inline constexpr std::string_view refcount = "refcount/";
 inline constexpr std::string_view cleanup = "cleanup/";
-inline constexpr std::string_view members = "rollcall/members";  // those of refcount/ that are rollcall's
+inline constexpr std::string_view members = "rollcall/members";  // those of refcount/ that are marked while they live
 inline constexpr std::string_view run = "rollcall/run";          // the run id
 
 inline constexpr std::size_t max_key = 8192 + 64;                 // bytes in a record
@@ -110,9 +110,9 @@ class file_map {
     using namespace file_format;
     if (key.starts_with('-')) {
       key.remove_prefix(1);
-      return key.starts_with(file_format::value) ? erase(values_, key.substr(1)) : erase(others_, key);
+      return key.starts_with(file_format::user) ? erase(values_, key.substr(1)) : erase(others_, key);
     }
-    if (key.starts_with(file_format::value)) {
+    if (key.starts_with(file_format::user)) {
       key.remove_prefix(1);
       put(values_, key, value);
       return touch(key);
@@ -170,7 +170,7 @@ class file_map {
     using namespace file_format;
     out.reserve(live_);
     for (auto const& [key, value] : others_) put_record(out, {}, key, value);
-    for (auto const& [key, value] : values_) put_record(out, file_format::value, key, value);
+    for (auto const& [key, value] : values_) put_record(out, file_format::user, key, value);
     for (auto const& [key, items] : queues_)
       for (std::string const& item : items) put_record(out, push, key, item);
   }

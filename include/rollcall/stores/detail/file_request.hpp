@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -43,8 +44,14 @@ class file_request : public list_hook<> {
     }
   }
   [[nodiscard]] bool pops() const noexcept { return kind == op_kind::queue_pop || kind == op_kind::queue_pop_now; }
-  /// Its effect, when it was given up while a job had it: an item that a pop took is put back.
-  [[nodiscard]] effect effect_if_left() const noexcept { return changes() && !pops() ? effect::unknown : effect::none; }
+  /// The job carries it out now; false where it was given up before.
+  [[nodiscard]] bool begin() noexcept { return claim_.exchange(claim::begun) != claim::given_up; }
+  /// Its operation gives it up; the effect that it has then. An item that a pop took is put back.
+  [[nodiscard]] effect give_up() noexcept {
+    return claim_.exchange(claim::given_up) == claim::begun && changes() && !pops() ? effect::unknown : effect::none;
+  }
+  /// It goes into another job.
+  void renew() noexcept { claim_.store(claim::none); }
 
   void fail(errc c, std::string text, effect e = effect::none) {
     done = failed = true;
@@ -73,6 +80,10 @@ class file_request : public list_hook<> {
   // The loop's thread only.
   file_op* owner = nullptr;
   place where = place::none;
+
+ private:
+  enum class claim : unsigned char { none, begun, given_up };
+  std::atomic<claim> claim_{claim::none};
 };
 
 /// Carries out requests on a map that is up to date; what they change is added to `out` as records.
@@ -83,9 +94,9 @@ class file_step {
   void run(file_request& r) {
     using namespace file_format;
     switch (r.kind) {
-      case op_kind::set: put(value, r.keys[0], r.values[0]); return finish(r);
+      case op_kind::set: put(user, r.keys[0], r.values[0]); return finish(r);
       case op_kind::multi_set:
-        for (std::size_t i = 0; i < r.keys.size(); ++i) put(value, r.keys[i], r.values[i]);
+        for (std::size_t i = 0; i < r.keys.size(); ++i) put(user, r.keys[i], r.values[i]);
         return finish(r);
       case op_kind::append: return append(r);
       case op_kind::add: return add(r);
@@ -170,7 +181,7 @@ class file_step {
       return r.fail(errc::limit, std::string(engine::to_string(engine::apply_status::value_too_long)));
     std::string whole = old ? *old : std::string();
     whole += r.values[0];
-    put(file_format::value, r.keys[0], whole);
+    put(file_format::user, r.keys[0], whole);
     finish(r);
   }
   void add(file_request& r) {
@@ -182,7 +193,7 @@ class file_step {
     if (s != apply_status::ok)
       return r.fail(s == apply_status::not_a_number ? errc::invalid : errc::limit, std::string(engine::to_string(s)));
     const engine::detail::number_text text(sum);
-    put(file_format::value, r.keys[0], text.view());
+    put(file_format::user, r.keys[0], text.view());
     r.number = sum;
     finish(r);
   }
@@ -190,7 +201,7 @@ class file_step {
     std::string const* old = map_.find(r.keys[0]);
     std::string const& expected = r.values[0];
     if (old ? *old == expected : expected.empty()) {
-      put(file_format::value, r.keys[0], r.values[1]);
+      put(file_format::user, r.keys[0], r.values[1]);
       r.bytes = r.values[1];
     } else {
       r.bytes = old ? *old : expected;
