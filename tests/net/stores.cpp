@@ -691,6 +691,7 @@ TEST_CASE("any_store adds no allocation to the operations of our stores", "[stor
   using prefixed_tcp = rc::prefix_store<rc::tcp_store>;
   using text = rc::operation<string>;
   static_assert(rc::any_operation<string>::fits<text> && rc::any_operation<string>::fits<rc::hash_operation<string>>);
+  static_assert(rc::any_operation<string>::fits<rc::file_operation<string>>);
   static_assert(rc::any_operation<string>::fits<decltype(std::declval<prefixed_tcp>().get(""))>);
   static_assert(rc::any_operation<string>::fits<decltype(std::declval<rc::prefix_store<prefixed_tcp>>().get(""))>);
   on_loop([](rc::loop& l) -> rc::task<> {

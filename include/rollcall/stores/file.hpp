@@ -2,10 +2,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -41,7 +43,7 @@ class file_store {
 
   /// Opens the file at `path`, which is made where it is missing, and counts this client in as a member.
   ///
-  /// path      of a file in a directory that is there; of a directory, if there is a run id: PATH/rollcall-RUN_ID then.
+  /// path      of a file in a directory that is there, a relative one from where the process is now; of a directory, if there is a run id: PATH/rollcall-RUN_ID then.
   /// limit     for the lock, and for the file to appear where file_options::create() is off.
   /// errors    io at once where the directory is missing or nothing may be written there, with the path; invalid for what is no file;
   ///           failed for the file of an earlier run; timed_out or protocol at the limit, with what was in the way.
@@ -134,6 +136,8 @@ class file_store {
 
   static task<file_store> open_task(detail::loop_core* core, std::string path, deadline limit, file_options options) {
     if (path.empty()) throw error(errc::invalid, "open", "the path of the file is empty");
+    std::error_code ignored;
+    if (path.front() != '/') path = std::filesystem::absolute(path, ignored).string();
     file_store s(std::make_shared<detail::file_client>(*core, std::move(path), options));
     file_operation<void> joins(s.client_, detail::op_kind::ping, limit);
     co_await std::move(joins);

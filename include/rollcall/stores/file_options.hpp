@@ -28,6 +28,8 @@ class file_options {
   file_options& adopt(bool on = true) noexcept { return adopt_ = on, *this; }
   /// Off: the file must be made by somebody else, and open() waits for it.
   file_options& create(bool on) noexcept { return create_ = on, *this; }
+  /// Off: not counted as one of the run's members, for those that only look in, at a file of whatever run, unless a run id is given.
+  file_options& member(bool on) noexcept { return member_ = on, *this; }
   /// Off: no change notice by the kernel, only looks at the file, as on network file systems.
   file_options& watch(bool on) noexcept { return watch_ = on, *this; }
   /// A log that is larger than this, in bytes, and than eight times what lives in it is written anew while nobody else has it open.
@@ -39,6 +41,7 @@ class file_options {
   [[nodiscard]] std::string const& run_id() const noexcept { return run_id_; }
   [[nodiscard]] bool adopts() const noexcept { return adopt_; }
   [[nodiscard]] bool create() const noexcept { return create_; }
+  [[nodiscard]] bool member() const noexcept { return member_; }
   [[nodiscard]] bool watch() const noexcept { return watch_; }
   [[nodiscard]] std::size_t compact_from() const noexcept { return compact_from_; }
 
@@ -49,6 +52,7 @@ class file_options {
   std::size_t compact_from_ = std::size_t{1} << 20;
   bool adopt_ = false;
   bool create_ = true;
+  bool member_ = true;
   bool watch_ = true;
 };
 static_assert(await_safe<file_options>);

@@ -79,7 +79,7 @@ namespace detail {
   }
 }
 
-/// The mark of a live member of ours: a lock on one byte far behind every record, which the kernel drops with the process. It belongs to
+/// The mark of a live member of ours, or of who looks in: a lock on one byte far behind every record, which the kernel drops with the process. It belongs to
 /// the open file description, and has nothing to do with flock() on local file systems; on others there is none.
 class presence {
  public:
@@ -90,6 +90,8 @@ class presence {
   }
   void leave() noexcept { fd_.reset(); }
   [[nodiscard]] bool entered() const noexcept { return static_cast<bool>(fd_); }
+  /// Whether another one is present beside this, where it is marked.
+  [[nodiscard]] bool sees_others() const noexcept { return entered() && others(fd_.get()); }
   /// Whether any other member is present; true where it cannot be told.
   [[nodiscard]] static bool others(int fd) noexcept {
     struct flock l = byte(F_WRLCK);

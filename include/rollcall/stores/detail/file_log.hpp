@@ -61,7 +61,7 @@ class file_log {
   /// taken     items that go back to the heads of their queues; none are left where that was done.
   [[nodiscard]] file_report run(batch& requests, items& taken) {
     file_report r;
-    bool changes = !joined_ || !taken.empty();
+    bool changes = (!joined_ && options_.member()) || !taken.empty();
     for (auto const& q : requests) changes = changes || q->changes();
     if (requests.empty() && !changes && unchanged()) return r;
     unique_fd fd;
@@ -92,6 +92,7 @@ class file_log {
   void leave(items const& taken) {
     using namespace file_format;
     if (!joined_ || ::getpid() != pid_) return;  // after a fork the parent is the member
+    if (!options_.member() && taken.empty()) return mark_.leave();
     file_report r;
     unique_fd fd;
     struct stat now{};
@@ -99,12 +100,14 @@ class file_log {
     std::string out;
     file_step step(map_, out);
     for (auto const& [key, item] : taken) step.put(back, key, item);
-    count(step, cleanup, 1);
-    count(step, refcount, -1);
     const bool was_marked = mark_.entered();
-    if (was_marked) count(step, members, -1);
+    if (options_.member()) {
+      count(step, cleanup, 1);
+      count(step, refcount, -1);
+      if (was_marked) count(step, members, -1);
+    }
     mark_.leave();
-    if (!append(fd.get(), out, r)) return;
+    if (!append(fd.get(), out, r) || !options_.member()) return;
     const std::int64_t world = options_.world_size();
     const std::int64_t open = map_.count(refcount), left = map_.count(cleanup), lost = map_.count(members);
     // Those that never said good-bye are dead, if all of them are ours and none is marked as present.
@@ -246,34 +249,36 @@ class file_log {
       return r.set(failed, errc::io, "a lock on " + path_ + " keeps nobody out: locking does not work on this file system"), false;
     std::string const& mine = options_.run_id();
     std::string const* theirs = map_.other(file_format::run);
-    if (theirs && *theirs != mine)
+    if (theirs && *theirs != mine && (options_.member() || !mine.empty()))
       return r.set(failed, errc::failed,
                    path_ + " belongs to run '" + *theirs + "', this is " + (mine.empty() ? "a run without an id" : "run '" + mine + "'") +
                        "; remove it, or give each run a path of its own"),
              false;
-    if (!mine.empty() && !theirs) {
-      if (position_ > 0 && !options_.adopts())
-        return r.set(failed, errc::failed, path_ + " belongs to a run without an id, this is run '" + mine + "'; remove it, or adopt it"),
-               false;
-      step.put({}, file_format::run, mine);
-    }
-    const std::int64_t world = options_.world_size(), left = map_.count(cleanup);
-    if (mine.empty() && world > 0 && left >= world)
-      return r.set(failed, errc::failed,
-                   path_ + " is of an earlier run: all of its " + std::to_string(left) + " members have left; remove it"),
-             false;
     const bool local = !on_network(fd);
-    const std::int64_t dead = map_.count(members);
-    if (mine.empty() && local && dead > 0 && map_.count(refcount) <= dead && !presence::others(fd))
-      return r.set(failed, errc::failed,
-                   path_ + " is of a run that crashed: none of its " + std::to_string(dead) +
-                       " members is alive; remove it, or give each run an id"),
+    if (!mine.empty() && !theirs && position_ > 0 && !options_.adopts())
+      return r.set(failed, errc::failed, path_ + " belongs to a run without an id, this is run '" + mine + "'; remove it, or adopt it"),
              false;
+    if (options_.member() && mine.empty() && is_over(fd, local, r)) return false;
     local_ = local && options_.watch();
     if (local) mark_.enter(unique_fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)));
+    if (!options_.member()) return true;
+    if (!mine.empty() && !theirs) step.put({}, file_format::run, mine);
     count(step, refcount, 1);
     if (mark_.entered()) count(step, members, 1);
     return true;
+  }
+  /// Whether the run that the file is of has ended, as far as that can be told without its name.
+  bool is_over(int fd, bool local, file_report& r) {
+    using namespace file_format;
+    const std::int64_t world = options_.world_size(), left = map_.count(cleanup), dead = map_.count(members);
+    std::string why;
+    if (world > 0 && left >= world) {
+      why = " is of an earlier run: all of its " + std::to_string(left) + " members have left; remove it";
+    } else if (local && dead > 0 && map_.count(refcount) <= dead && !presence::others(fd)) {
+      why = " is of a run that crashed: none of its " + std::to_string(dead) + " members is alive; remove it, or give each run an id";
+    }
+    if (!why.empty()) r.set(file_report::status::failed, errc::failed, path_ + why);
+    return !why.empty();
   }
   /// With the lock held: some file systems grant it to everybody.
   [[nodiscard]] bool locks_exclude() const noexcept {
@@ -302,7 +307,7 @@ class file_log {
   /// the file open; what lives is put beside it before, for the case that this process dies in between.
   void compact(int fd) {
     if (static_cast<std::size_t>(position_) <= options_.compact_from() || static_cast<std::size_t>(position_) / 8 <= map_.live()) return;
-    if (map_.count(file_format::refcount) != 1) return;
+    if (map_.count(file_format::refcount) != 1 || !options_.member() || mark_.sees_others()) return;
     std::string all;
     map_.write_all(all);
     const std::string beside = path_ + ".compact";
