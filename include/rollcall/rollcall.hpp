@@ -24,6 +24,7 @@
 #include "rt/timer.hpp"
 #include "server.hpp"
 #include "stores/create.hpp"
+#include "stores/file.hpp"
 #include "stores/hash.hpp"
 #include "stores/prefix.hpp"
 #include "stores/store.hpp"

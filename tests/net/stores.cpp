@@ -39,6 +39,24 @@ class hash_hall {
   std::optional<rc::hash_store> first_;
 };
 
+/// Every client is a member of a file of its own hall's, with the kernel's change notice or without.
+template <bool Watch>
+class file_hall {
+ public:
+  using store_type = rc::file_store;
+  explicit file_hall(rc::loop& l) : loop_(l) {}
+  rc::task<rc::file_store> open(rc::deadline limit = 300s) {
+    return rc::file_store::open(loop_, here_.path + "/store", 20s, rc::file_options{}.timeout(limit).watch(Watch));
+  }
+  rc::task<> close() { co_return; }
+
+ private:
+  rc::loop& loop_;
+  scratch here_;
+};
+using watched = file_hall<true>;
+using polled = file_hall<false>;
+
 template <class Hall>
 class prefixed {
  public:
@@ -71,7 +89,7 @@ class erased {
 
 #define STORES                                                                                                                   \
   tcp_hall, hash_hall, prefixed<tcp_hall>, prefixed<hash_hall>, erased<tcp_hall>, erased<hash_hall>, erased<prefixed<tcp_hall>>, \
-      prefixed<erased<hash_hall>>, prefixed<prefixed<hash_hall>>
+      prefixed<erased<hash_hall>>, prefixed<prefixed<hash_hall>>, watched, polled, prefixed<watched>, erased<watched>
 
 /// Runs `f(loop, hall, store)`.
 template <class Hall, class F>
@@ -105,7 +123,7 @@ std::vector<string> sorted(std::vector<string> v) {
 }
 using strings = std::vector<string>;
 
-static_assert(rc::store<rc::tcp_store> && rc::store<rc::hash_store> && rc::store<rc::any_store>);
+static_assert(rc::store<rc::tcp_store> && rc::store<rc::hash_store> && rc::store<rc::file_store> && rc::store<rc::any_store>);
 static_assert(rc::store<rc::prefix_store<rc::tcp_store>> && rc::store<rc::prefix_store<rc::prefix_store<rc::any_store>>>);
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <mutex>
@@ -352,6 +353,23 @@ class black_hole {
   rc::unique_fd fd_;
   int port_ = 0;
   std::vector<rc::unique_fd> fillers_;
+};
+
+/// A folder of the case's own, gone with it.
+class scratch {
+ public:
+  scratch() {
+    char name[] = "/tmp/rollcall-test-XXXXXX";
+    if (!mkdtemp(name)) FAIL("no temporary folder");
+    path = name;
+  }
+  scratch(scratch const&) = delete;
+  scratch& operator=(scratch const&) = delete;
+  ~scratch() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  string path;
 };
 
 // ---- child processes ----

@@ -1,0 +1,330 @@
+#pragma once
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "../file_options.hpp"
+#include "file_locks.hpp"
+#include "file_map.hpp"
+#include "file_request.hpp"
+
+namespace rollcall {
+inline namespace v0 {
+namespace detail {
+
+/// What came of one look at the file.
+class file_report {
+ public:
+  enum class status : unsigned char {
+    done,      // what could be done is
+    not_yet,   // nothing, or not the changes: the lock, the file or the end of a record is not there; `text` says which
+    failed,    // nothing, and asking again may help: `code`, `text`, `what_happened`
+    damaged,   // what is read makes no sense
+    replaced,  // it is no longer the file that it was
+  };
+  void set(status h, errc c, std::string t, effect e = effect::none) {
+    how = h;
+    code = c;
+    text = std::move(t);
+    what_happened = e;
+  }
+  status how = status::done;
+  errc code = errc::timed_out;
+  effect what_happened = effect::none;
+  std::string text;
+  bool changed = false;     // there was something new
+  bool locked_out = false;  // somebody has the lock
+  std::vector<std::string> touched;
+};
+
+/// The file as one client sees it: all that needs system calls. Used by the client's one job in the thread pool, or by nobody.
+/// Nothing in here waits for more than 10 ms, but for the end.
+class file_log {
+ public:
+  using batch = std::vector<std::unique_ptr<file_request>>;
+  using items = std::vector<std::pair<std::string, std::string>>;  // of queues: key and item
+
+  file_log(std::string path, file_options const& o) : path_(std::move(path)), options_(o), pid_(::getpid()) {}
+
+  /// One open, one lock, one read; then the requests in order; one write. The first one joins.
+  /// taken     items that go back to the heads of their queues; none are left where that was done.
+  [[nodiscard]] file_report run(batch& requests, items& taken) {
+    file_report r;
+    bool changes = !joined_ || !taken.empty();
+    for (auto const& q : requests) changes = changes || q->changes();
+    if (requests.empty() && !changes && unchanged()) return r;
+    unique_fd fd;
+    struct stat now{};
+    if (!enter(fd, now, changes, patience, r)) return r;
+    map_.note_touched(joined_);
+    if (!refresh(fd.get(), now, r)) return r;
+    const bool torn = r.how == file_report::status::not_yet;
+    std::string out;
+    file_step step(map_, out);
+    if (!joined_ && (torn || !join(fd.get(), step, r))) return r;
+    if (!torn)
+      for (auto const& [key, item] : taken) step.put(file_format::back, key, item);
+    for (auto const& q : requests)
+      if ((!torn || !q->changes()) && q->begin()) step.run(*q);
+    if (!out.empty() && !append(fd.get(), out, r)) return r;
+    if (!std::exchange(joined_, true)) {
+      inode_ = now.st_ino;
+      device_ = now.st_dev;
+    }
+    if (!torn) taken.clear();
+    if (!out.empty()) compact(fd.get());
+    r.touched = map_.take_touched();
+    return r;
+  }
+
+  /// Says good-bye, and removes the file where that was the last member; what fails is left as it is. Waits for the lock for 1 s at most.
+  void leave(items const& taken) {
+    using namespace file_format;
+    if (!joined_ || ::getpid() != pid_) return;  // after a fork the parent is the member
+    file_report r;
+    unique_fd fd;
+    struct stat now{};
+    if (!enter(fd, now, true, std::chrono::seconds(1), r) || !refresh(fd.get(), now, r) || r.how != file_report::status::done) return;
+    std::string out;
+    file_step step(map_, out);
+    for (auto const& [key, item] : taken) step.put(back, key, item);
+    count(step, cleanup, 1);
+    count(step, refcount, -1);
+    const bool was_marked = mark_.entered();
+    if (was_marked) count(step, members, -1);
+    mark_.leave();
+    if (!append(fd.get(), out, r)) return;
+    const std::int64_t world = options_.world_size();
+    const std::int64_t open = map_.count(refcount), left = map_.count(cleanup), lost = map_.count(members);
+    // Those that never said good-bye are dead, if all of them are ours and none is marked as present.
+    const bool all_left = open <= 0 ? left >= world : was_marked && open <= lost && left + lost >= world && !presence::others(fd.get());
+    if (world >= 0 && all_left) ::unlink(path_.c_str());
+  }
+
+  /// The map is ahead of the file: it is read anew, next time.
+  void forget() noexcept {
+    map_.clear();
+    position_ = 0;
+    if (!joined_) mark_.leave();
+  }
+
+  [[nodiscard]] bool joined() const noexcept { return joined_; }
+  [[nodiscard]] std::string const& path() const noexcept { return path_; }
+  /// Where changes come with a notice; known once joined.
+  [[nodiscard]] bool local() const noexcept { return local_; }
+  [[nodiscard]] file_map const& map() const noexcept { return map_; }
+
+ private:
+  static constexpr std::chrono::milliseconds patience{10};
+  static constexpr std::size_t piece = std::size_t{256} << 10;
+  static constexpr int reopenings = 8;
+
+  /// Neither longer nor another one than it was read; without a lock, for those that only look.
+  [[nodiscard]] bool unchanged() const noexcept {
+    struct stat s{};
+    return ::stat(path_.c_str(), &s) == 0 && s.st_ino == inode_ && s.st_dev == device_ && s.st_size == position_;
+  }
+
+  /// Opens and locks the file that is at the path.
+  bool enter(unique_fd& fd, struct stat& now, bool exclusive, std::chrono::microseconds wait, file_report& r) {
+    using enum file_report::status;
+    for (int opened = 0;; ++opened) {
+      const bool creates = !joined_ && options_.create();
+      fd.reset(::open(path_.c_str(), (exclusive ? O_RDWR : O_RDONLY) | (creates ? O_CREAT : 0) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644));
+      if (!fd && errno == ESTALE && opened < reopenings) continue;
+      if (!fd) return opening_failed(r), false;
+      const int refused = lock_file(fd.get(), exclusive, wait);
+      if (refused == ESTALE && opened < reopenings) continue;
+      if (::fstat(fd.get(), &now) != 0) return r.set(failed, errc::io, system_text("cannot look at " + path_, errno)), false;
+      r.locked_out = refused == EWOULDBLOCK;
+      if (refused == EWOULDBLOCK) return r.set(not_yet, errc::timed_out, "the lock on " + path_ + " is held by " + lock_holder(now)), false;
+      if (refused != 0) return r.set(failed, errc::io, system_text("cannot lock " + path_, refused) + lock_hint(refused)), false;
+      if (!S_ISREG(now.st_mode)) return r.set(failed, errc::invalid, path_ + " is no regular file"), false;
+      if (now.st_nlink == 0 && opened < reopenings) continue;  // removed while the lock was waited for
+      if (joined_ && (now.st_ino != inode_ || now.st_dev != device_))
+        return r.set(replaced, errc::disconnected, path_ + " was replaced"), false;
+      return true;
+    }
+  }
+  [[nodiscard]] static char const* lock_hint(int number) noexcept {
+    return number == ENOLCK || number == EOPNOTSUPP || number == ENOSYS
+               ? "; locking does not work on this file system (is its lock daemon there?)"
+               : "";
+  }
+  void opening_failed(file_report& r) {
+    using enum file_report::status;
+    const int why = errno;
+    if (joined_) {
+      if (why == ENOENT || why == ENOTDIR) return r.set(replaced, errc::disconnected, path_ + " was removed");
+      return r.set(failed, errc::io, system_text("cannot open " + path_, why));
+    }
+    if (why == EISDIR) {
+      if (options_.run_id().empty())
+        return r.set(failed, errc::invalid,
+                     path_ + " is a directory; name a file in it, for example " + path_ + "/rollcall, or give a run id, which names one");
+      path_ += "/rollcall-" + encoded(options_.run_id());
+      return r.set(not_yet, errc::timed_out, path_ + " is not there yet");
+    }
+    if (why == ENOENT) {
+      const std::size_t slash = path_.rfind('/');
+      const std::string folder = slash == path_.npos ? "." : slash == 0 ? "/" : path_.substr(0, slash);
+      struct stat s{};
+      if (::stat(folder.c_str(), &s) != 0 && errno == ENOENT)
+        return r.set(failed, errc::io, "cannot open " + path_ + ": the directory " + folder + " does not exist (ENOENT)");
+      if (!options_.create()) return r.set(not_yet, errc::timed_out, path_ + " is not there yet");
+    }
+    r.set(failed, errc::io, system_text("cannot open " + path_, why));
+  }
+  [[nodiscard]] static std::string encoded(std::string_view id) {
+    constexpr char hex[] = "0123456789ABCDEF";
+    std::string s;
+    for (const char c : id) {
+      const auto byte = static_cast<unsigned char>(c);
+      const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' || c == '.';
+      if (plain) {
+        s += c;
+      } else {
+        s += {'%', hex[byte >> 4], hex[byte & 15]};
+      }
+    }
+    return s;
+  }
+
+  /// Reads what is new. What a record announces is believed only as far as it is there.
+  bool refresh(int fd, struct stat const& now, file_report& r) {
+    using enum file_report::status;
+    if (now.st_size < position_) return r.set(replaced, errc::disconnected, path_ + " is shorter than it was: it was replaced"), false;
+    std::string bytes;
+    off_t read_to = position_;
+    std::size_t wanted = 0;
+    while (read_to < now.st_size) {
+      const std::size_t had = bytes.size();
+      bytes.resize(had + std::min<std::size_t>(std::max(piece, had), static_cast<std::size_t>(now.st_size - read_to)));
+      const ssize_t n = ::pread(fd, bytes.data() + had, bytes.size() - had, read_to);
+      if (n < 0 && errno != EINTR) return r.set(failed, errc::io, system_text("cannot read " + path_, errno)), false;
+      bytes.resize(had + static_cast<std::size_t>(n > 0 ? n : 0));
+      if (n == 0) break;
+      if (n < 0) continue;
+      read_to += n;
+      record_reader records(bytes);
+      auto s = records.next();
+      for (; s == record_reader::status::record; s = records.next()) map_.apply(records.key(), records.value());
+      r.changed = r.changed || records.rest().size() < bytes.size();
+      position_ += static_cast<off_t>(bytes.size() - records.rest().size());
+      if (s == record_reader::status::damaged) {
+        r.set(damaged, errc::protocol,
+              path_ + " is damaged: at byte " + std::to_string(position_) + " a record announces " + std::to_string(records.wanted()) +
+                  " bytes; remove the file");
+        return false;
+      }
+      wanted = records.wanted();
+      bytes.erase(0, bytes.size() - records.rest().size());
+    }
+    if (!bytes.empty())
+      r.set(not_yet, errc::protocol,
+            "the last record of " + path_ + ", at byte " + std::to_string(position_) + ", is incomplete: " + std::to_string(bytes.size()) +
+                " of " + std::to_string(wanted) + " bytes are there; if its writer is dead, remove the file");
+    return true;
+  }
+
+  /// Finds out whose file it is, and counts this member in.
+  bool join(int fd, file_step& step, file_report& r) {
+    using namespace file_format;
+    using enum file_report::status;
+    if (!locks_exclude())
+      return r.set(failed, errc::io, "a lock on " + path_ + " keeps nobody out: locking does not work on this file system"), false;
+    std::string const& mine = options_.run_id();
+    std::string const* theirs = map_.other(file_format::run);
+    if (theirs && *theirs != mine)
+      return r.set(failed, errc::failed,
+                   path_ + " belongs to run '" + *theirs + "', this is " + (mine.empty() ? "a run without an id" : "run '" + mine + "'") +
+                       "; remove it, or give each run a path of its own"),
+             false;
+    if (!mine.empty() && !theirs) {
+      if (position_ > 0 && !options_.adopts())
+        return r.set(failed, errc::failed, path_ + " belongs to a run without an id, this is run '" + mine + "'; remove it, or adopt it"),
+               false;
+      step.put({}, file_format::run, mine);
+    }
+    const std::int64_t world = options_.world_size(), left = map_.count(cleanup);
+    if (mine.empty() && world > 0 && left >= world)
+      return r.set(failed, errc::failed,
+                   path_ + " is of an earlier run: all of its " + std::to_string(left) + " members have left; remove it"),
+             false;
+    const bool local = !on_network(fd);
+    const std::int64_t dead = map_.count(members);
+    if (mine.empty() && local && dead > 0 && map_.count(refcount) <= dead && !presence::others(fd))
+      return r.set(failed, errc::failed,
+                   path_ + " is of a run that crashed: none of its " + std::to_string(dead) +
+                       " members is alive; remove it, or give each run an id"),
+             false;
+    local_ = local && options_.watch();
+    if (local) mark_.enter(unique_fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)));
+    count(step, refcount, 1);
+    if (mark_.entered()) count(step, members, 1);
+    return true;
+  }
+  /// With the lock held: some file systems grant it to everybody.
+  [[nodiscard]] bool locks_exclude() const noexcept {
+    const unique_fd second(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
+    return !second || ::flock(second.get(), LOCK_EX | LOCK_NB) != 0;
+  }
+  void count(file_step& step, std::string_view what, std::int64_t by) {
+    const engine::detail::number_text text(map_.count(what) + by);
+    step.put({}, what, text.view());
+  }
+
+  /// Writes at the end; where that fails, what was written of it is cut off.
+  bool append(int fd, std::string_view out, file_report& r) {
+    const int why = write_at(fd, out, position_);
+    if (why == 0) {
+      position_ += static_cast<off_t>(out.size());
+      return true;
+    }
+    const bool whole = ::ftruncate(fd, position_) == 0;
+    r.set(file_report::status::failed, errc::io, system_text("cannot write to " + path_, why), whole ? effect::none : effect::unknown);
+    forget();
+    return false;
+  }
+
+  /// Under the exclusive lock, while nobody else has the file open: others remember positions. In place, for who waits for the lock with
+  /// the file open; what lives is put beside it before, for the case that this process dies in between.
+  void compact(int fd) {
+    if (static_cast<std::size_t>(position_) <= options_.compact_from() || static_cast<std::size_t>(position_) / 8 <= map_.live()) return;
+    if (map_.count(file_format::refcount) != 1) return;
+    std::string all;
+    map_.write_all(all);
+    const std::string beside = path_ + ".compact";
+    const unique_fd copy(::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (copy && write_at(copy.get(), all, 0) == 0 && ::fsync(copy.get()) == 0 && write_at(fd, all, 0) == 0 &&
+        ::ftruncate(fd, static_cast<off_t>(all.size())) == 0)
+      position_ = static_cast<off_t>(all.size());
+    if (copy) ::unlink(beside.c_str());
+  }
+
+  std::string path_;
+  file_options options_;
+  file_map map_;
+  presence mark_;
+  off_t position_ = 0;  // everything before it is in the map
+  ino_t inode_ = 0;
+  dev_t device_ = 0;
+  pid_t pid_;
+  bool joined_ = false;
+  bool local_ = false;
+};
+
+}  // namespace detail
+}  // namespace v0
+}  // namespace rollcall

@@ -1,0 +1,595 @@
+// What only a file_store has: a file, its locks, other processes, damage and leftovers. What it has in common with every store is asked in
+// stores.cpp, the format in unit/file_records.cpp.
+#include "../support/net.hpp"
+
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+using namespace net_test;
+
+namespace {
+
+using strings = std::vector<string>;
+
+string file_member() {
+  char const* build = std::getenv("ROLLCALL_BUILD");
+  const string program = string(build ? build : ".") + "/tests/file_member";
+  if (::access(program.c_str(), X_OK) != 0) FAIL("no " << program);
+  return program;
+}
+
+string contents(string const& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream all;
+  all << in.rdbuf();
+  return all.str();
+}
+void append_raw(string const& path, string_view bytes) {
+  std::ofstream out(path, std::ios::binary | std::ios::app);
+  out << bytes;
+}
+bool is_there(string const& path) { return ::access(path.c_str(), F_OK) == 0; }
+
+strings sorted_keys(strings v) {
+  std::sort(v.begin(), v.end());
+  return v;
+}
+
+/// As PyTorch writes it.
+string record(string_view key, string_view value) {
+  return u32(static_cast<std::uint32_t>(key.size())) + string(key) + u32(static_cast<std::uint32_t>(value.size())) + string(value);
+}
+
+rc::task<rc::file_store> open(rc::loop& l, string path, rc::file_options o = {}) { return rc::file_store::open(l, path, 20s, o); }
+
+/// Fails the case unless opening fails; why it did.
+rc::task<rc::failure> not_opened(rc::loop& l, string path, rc::deadline limit = 20s, rc::file_options o = {}) {
+  const rc::result<rc::file_store> r = co_await rc::as_result(rc::file_store::open(l, path, limit, o));
+  co_return failure_of(r);
+}
+
+/// Turns until a file has gone that a good-bye in the thread pool removes.
+rc::task<> until_gone(string path) {
+  while (is_there(path)) co_await rc::sleep_for(1ms);
+}
+
+}  // namespace
+
+TEST_CASE("a file_store writes PyTorch's records and reads PyTorch's file", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const string path = here.path + "/store";
+    const string before =
+        record("refcount/", "1") + record("/there", "v") + record("/gone", "x") + record("-/gone", "") + record("/n", "5");
+    append_raw(path, before);
+    {
+      rc::file_store s = co_await open(l, path);
+      CHECK(s.path() == path);
+      CHECK_AWAIT(co_await s.get("there"), "v");
+      CHECK_AWAIT(co_await s.check("gone"), false);
+      CHECK_AWAIT(co_await s.add("n", -7), -2);
+      CHECK_AWAIT(co_await s.delete_key("there"), true);
+      CHECK_AWAIT(co_await s.delete_key("there"), false);
+      CHECK_AWAIT(co_await s.compare_set("c", "no", "x"), "no");
+      CHECK_AWAIT(co_await s.compare_set("c", "", "x"), "x");
+      CHECK_AWAIT(sorted_keys(co_await s.list_keys()), strings{"c", "n"});
+    }
+    const string joined = record("refcount/", "2") + record("rollcall/members", "1");
+    const string done = record("/n", "-2") + record("-/there", "") + record("/c", "x");
+    const string left = record("cleanup/", "1") + record("refcount/", "1") + record("rollcall/members", "0");
+    co_await eventually([&] { return contents(path).size() >= before.size() + joined.size() + done.size() + left.size(); });
+    CHECK(contents(path) == before + joined + done + left);
+    struct stat s{};
+    ::stat(path.c_str(), &s);
+    CHECK((s.st_mode & 0711) == 0600);
+  });
+}
+
+TEST_CASE("thirty-two processes count to sixteen thousand in a file that none of them found", "[file]") {
+  const watchdog dog(current_case(), 240s);
+  const scratch here;
+  const string path = here.path + "/store";
+  const string member = file_member();
+  std::vector<std::unique_ptr<child>> all;
+  for (int i = 0; i < 32; ++i) all.push_back(std::make_unique<child>(strings{member, path, "33", "add", "n", "1", "500"}));
+  int most = 0;
+  for (auto const& one : all) {
+    CHECK(one->finish(200s) == 0);
+    INFO(one->output());
+    CHECK(one->output().starts_with("sum "));
+    most = std::max(most, std::atoi(one->output().c_str() + 4));
+  }
+  CHECK(most == 16000);
+  child last({member, path, "33", "get", "n"});
+  CHECK(last.finish() == 0);
+  CHECK(last.output() == "got 16000\n");
+  CHECK_FALSE(is_there(path));
+}
+
+TEST_CASE("a member is woken by what another process does", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    for (const bool watch : {true, false}) {
+      const scratch here;
+      const string path = here.path + "/store";
+      rc::file_store s = co_await open(l, path, rc::file_options{}.watch(watch));
+      child other({file_member(), path, "-1", "set", "a", "1", "get", "b", "push", "q", "item", "set", "c", "3"});
+      CHECK_AWAIT(co_await s.get("a", 20s), "1");
+      co_await s.set("b", "2");
+      CHECK_AWAIT(co_await s.queue_pop("q", 20s), "item");
+      co_await s.wait({"a", "b", "c"}, 20s);
+      CHECK(other.finish() == 0);
+      CHECK(other.output() == "set\ngot 2\npushed\nset\n");
+    }
+  });
+}
+
+TEST_CASE("who leaves last removes the file, and not before all have been there", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const string path = here.path + "/store";
+    const auto two = rc::file_options{}.world_size(2);
+    {
+      rc::file_store early = co_await open(l, path, two);
+      co_await early.set("k", "v");
+    }
+    co_await eventually([&] { return contents(path).find("cleanup/") != string::npos; });
+    {
+      rc::file_store s = co_await open(l, path, two);
+      CHECK_AWAIT(co_await s.get("k"), "v");  // of who was there before
+      rc::file_store copy = s;
+      s = co_await open(l, here.path + "/other", two);
+      CHECK(is_there(path));
+    }
+    co_await until_gone(path);
+    CHECK(is_there(here.path + "/other"));
+    // Without a world size it stays, as PyTorch's does.
+    const string stays = here.path + "/stays";
+    {
+      rc::file_store s = co_await open(l, stays);
+      s.close();
+      s.close();
+      const rc::failure f = failure_of(co_await rc::as_result(s.check("k")));
+      CHECK(f.code() == rc::errc::closed);
+    }
+    co_await eventually([&] { return contents(stays).find("cleanup/") != string::npos; });
+    CHECK(is_there(stays));
+  });
+}
+
+TEST_CASE("members that were killed do not keep the file", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const string path = here.path + "/store";
+    const auto three = rc::file_options{}.world_size(3);
+    {
+      rc::file_store s = co_await open(l, path, three);
+      child killed({file_member(), path, "3", "set", "k", "v", "stay"}, true);
+      child alive({file_member(), path, "3", "stay"}, true);
+      CHECK(killed.says("here"));
+      CHECK(alive.says("here"));
+      killed.kill(SIGKILL);
+      CHECK(killed.finish() == 128 + SIGKILL);
+      CHECK_AWAIT(co_await s.get("k"), "v");
+      s.close();
+      co_await eventually([&] { return contents(path).find("cleanup/") != string::npos; });
+      CHECK(is_there(path));
+      alive.close_input();
+      CHECK(alive.finish() == 0);
+      CHECK_FALSE(is_there(path));
+    }
+  });
+}
+
+TEST_CASE("a missing directory, a directory, and what is no file are errors at once that name the path", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const rc::failure missing = co_await not_opened(l, here.path + "/no/such/store");
+    CHECK(missing.code() == rc::errc::io);
+    CHECK(missing.operation() == "open");
+    CHECK(missing.elapsed() < 5s);
+    CHECK(contains(missing.message(), "the directory " + here.path + "/no/such does not exist"));
+    const rc::failure directory = co_await not_opened(l, here.path);
+    CHECK(directory.code() == rc::errc::invalid);
+    CHECK(contains(directory.message(), here.path + " is a directory; name a file in it, for example " + here.path + "/rollcall"));
+    CHECK(::mkfifo((here.path + "/pipe").c_str(), 0600) == 0);
+    const rc::failure pipe = co_await not_opened(l, here.path + "/pipe");
+    CHECK(pipe.code() == rc::errc::invalid);
+    CHECK(contains(pipe.message(), "is no regular file"));
+    const rc::failure empty = co_await not_opened(l, "");
+    CHECK(empty.code() == rc::errc::invalid);
+    // With a run id a directory is as good as a file.
+    rc::file_store s = co_await open(l, here.path, rc::file_options{}.run_id("job 17/a"));
+    CHECK(s.path() == here.path + "/rollcall-job%2017%2Fa");
+    CHECK(is_there(s.path()));
+  });
+}
+
+TEST_CASE("a file that others make is waited for within the limit", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const string path = here.path + "/store";
+    const auto waits = rc::file_options{}.create(false);
+    const rc::failure f = co_await not_opened(l, path, 60ms, waits);
+    CHECK(f.code() == rc::errc::timed_out);
+    CHECK(f.limit() == 60ms);
+    CHECK(f.elapsed() >= 60ms);
+    CHECK(contains(f.message(), path + " is not there yet"));
+    CHECK_FALSE(is_there(path));
+    rc::scope later(l);
+    const auto makes = [&]() -> rc::task<> {
+      co_await rc::sleep_for(30ms);
+      rc::file_store s = co_await open(l, path);
+      co_await s.set("k", "v");
+    };
+    later.spawn(makes);
+    rc::file_store s = co_await open(l, path, waits);
+    CHECK_AWAIT(co_await s.get("k"), "v");
+    co_await later.join();
+  });
+}
+
+TEST_CASE("a lock that a stopped process holds ends in the limit, which names it, and the loop goes on", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const string path = here.path + "/store";
+    rc::file_store s = co_await open(l, path);
+    co_await s.set("k", "v");
+    child holder({file_member(), path, "lock"}, true);
+    CHECK(holder.line() == "locked");
+    holder.kill(SIGSTOP);
+    int turns = 0;
+    rc::scope beside(l);
+    const auto ticker = [&]() -> rc::task<> {
+      for (; turns < 5; ++turns) co_await rc::sleep_for(10ms);
+    };
+    beside.spawn(ticker);
+    const rc::failure f = failure_of(co_await rc::as_result(s.set("k", "w", 150ms)));
+    CHECK(turns == 5);
+    CHECK(f.code() == rc::errc::timed_out);
+    CHECK(f.effect() == rc::effect::none);
+    CHECK(f.limit() == 150ms);
+    CHECK(contains(f.message(), "the lock on " + path + " is held by pid " + std::to_string(holder.pid())));
+    const rc::failure opens = co_await not_opened(l, path, 100ms);
+    CHECK(opens.code() == rc::errc::timed_out);
+    CHECK(contains(opens.message(), "is held by"));
+    // Given up in that turn, whatever the job does.
+    std::optional<rc::result<string>> stopped;
+    rc::stop_source stop;
+    rc::start(s.get("k", 20s), [&](rc::result<string> r) { stopped.emplace(std::move(r)); }, stop.token());
+    co_await rc::sleep_for(20ms);
+    stop.request_stop();
+    co_await rc::sleep_for(0ms);
+    co_await eventually([&] { return stopped.has_value(); });
+    CHECK(failure_of(*stopped).code() == rc::errc::cancelled);
+    holder.kill(SIGKILL);
+    co_await s.set("k", "x");
+    CHECK_AWAIT(co_await s.get("k"), "x");
+    co_await beside.join();
+  });
+}
+
+TEST_CASE("the end of a record is waited for within the limit, and nobody writes behind a half one", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const string path = here.path + "/store";
+    const string half = record("/slow", string(1000, 's'));
+    rc::file_store s = co_await open(l, path);
+    co_await s.set("k", "v");
+    const std::size_t whole = contents(path).size();
+    append_raw(path, half.substr(0, 500));
+    CHECK_AWAIT(co_await s.get("k"), "v");  // what is whole can be read
+    CHECK_AWAIT(co_await s.find("slow"), std::nullopt);
+    const rc::failure f = failure_of(co_await rc::as_result(s.add("n", 1, 80ms)));
+    CHECK(f.code() == rc::errc::protocol);
+    CHECK(f.effect() == rc::effect::none);
+    CHECK(f.elapsed() >= 80ms);
+    CHECK(contains(f.message(), "at byte " + std::to_string(whole) + ", is incomplete: 500 of 1013 bytes are there"));
+    const rc::failure opens = co_await not_opened(l, path, 80ms);
+    CHECK(opens.code() == rc::errc::protocol);
+    CHECK(contents(path).size() == whole + 500);
+    std::optional<rc::result<std::int64_t>> added;
+    rc::start(s.add("n", 1, 20s), [&](rc::result<std::int64_t> r) { added.emplace(std::move(r)); });
+    co_await rc::sleep_for(5ms);
+    append_raw(path, half.substr(500));
+    co_await eventually([&] { return added.has_value(); });
+    CHECK(added->value() == 1);
+    CHECK_AWAIT((co_await s.get("slow")).size(), 1000U);
+  });
+}
+
+TEST_CASE("a length that no record has is an error at once, and never allocated", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    append_raw(here.path + "/bad", record("/k", "v") + u32(0xffffffff) + "garbage");
+    const rc::failure f = co_await not_opened(l, here.path + "/bad");
+    CHECK(f.code() == rc::errc::protocol);
+    CHECK(f.elapsed() < 5s);
+    CHECK(contains(f.message(), "is damaged: at byte 11 a record announces"));
+    rc::file_store s = co_await open(l, here.path + "/good");
+    append_raw(here.path + "/good", u32(2) + "/k" + u32(0x7fffffff));
+    const rc::failure later = failure_of(co_await rc::as_result(s.get("k", 20s)));
+    CHECK(later.code() == rc::errc::protocol);
+    CHECK_FALSE(s.is_open());
+    const rc::failure ever = failure_of(co_await rc::as_result(s.check("k")));
+    CHECK(ever.code() == rc::errc::protocol);
+  });
+}
+
+TEST_CASE("a file of another run is told by its run id, or by all of its members having left", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const string path = here.path + "/store";
+    const auto first = rc::file_options{}.run_id("first");
+    {
+      rc::file_store s = co_await open(l, path, first);
+      co_await s.set("k", "old");
+      rc::file_store same = co_await open(l, path, first);
+      CHECK_AWAIT(co_await same.get("k"), "old");
+      CHECK_AWAIT(co_await same.num_keys(), 1);
+    }
+    const rc::failure other = co_await not_opened(l, path, 20s, rc::file_options{}.run_id("second"));
+    CHECK(other.code() == rc::errc::failed);
+    CHECK(contains(other.message(), path + " belongs to run 'first', this is run 'second'; remove it"));
+    const rc::failure none = co_await not_opened(l, path);
+    CHECK(contains(none.message(), "belongs to run 'first', this is a run without an id"));
+    const string plain = here.path + "/plain";
+    append_raw(plain, record("refcount/", "1") + record("/k", "v"));
+    const rc::failure unnamed = co_await not_opened(l, plain, 20s, first);
+    CHECK(contains(unnamed.message(), "belongs to a run without an id, this is run 'first'"));
+    {
+      rc::file_store s = co_await open(l, plain, rc::file_options{}.run_id("first").adopt());
+      CHECK_AWAIT(co_await s.get("k"), "v");
+    }
+    const string over = here.path + "/over";
+    const string left = record("refcount/", "0") + record("cleanup/", "2") + record("/k", "v");
+    append_raw(over, left);
+    const rc::failure ended = co_await not_opened(l, over, 20s, rc::file_options{}.world_size(2));
+    CHECK(ended.code() == rc::errc::failed);
+    CHECK(contains(ended.message(), "is of an earlier run: all of its 2 members have left"));
+    CHECK(contents(over) == left);
+  });
+}
+
+TEST_CASE("a file whose members were all killed is no run's to go on with, unless it is named", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const string path = here.path + "/store";
+    {
+      child early({file_member(), path, "3", "set", "early", "v"});
+      CHECK(early.finish() == 0);
+      child killed({file_member(), path, "3", "set", "k", "v", "stay"}, true);
+      CHECK(killed.says("here"));
+      rc::file_store alive = co_await open(l, path, rc::file_options{}.world_size(3));
+      killed.kill(SIGKILL);
+      CHECK(killed.finish() == 128 + SIGKILL);
+      // One that lives is enough.
+      rc::file_store s = co_await open(l, path, rc::file_options{}.world_size(3));
+      CHECK_AWAIT(co_await s.get("early"), "v");
+      ::unlink(path.c_str());
+    }
+    child killed({file_member(), path, "3", "set", "k", "v", "stay"}, true);
+    CHECK(killed.says("here"));
+    killed.kill(SIGKILL);
+    CHECK(killed.finish() == 128 + SIGKILL);
+    const rc::failure f = co_await not_opened(l, path, 20s, rc::file_options{}.world_size(3));
+    CHECK(f.code() == rc::errc::failed);
+    CHECK(contains(f.message(), path + " is of a run that crashed: none of its 1 members is alive"));
+    rc::file_store adopts = co_await open(l, path, rc::file_options{}.run_id("again").adopt());
+    CHECK_AWAIT(co_await adopts.get("k"), "v");
+  });
+}
+
+TEST_CASE("what does not fit on the disk changes nothing", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const string path = here.path + "/store";
+    rc::file_store s = co_await open(l, path);
+    co_await s.set("k", "v");
+    const string before = contents(path);
+    rlimit most{};
+    getrlimit(RLIMIT_FSIZE, &most);
+    rlimit small = most;
+    small.rlim_cur = before.size() + 40;
+    setrlimit(RLIMIT_FSIZE, &small);
+    const rc::result<void> full = co_await rc::as_result(s.set("k", string(100'000, 'x')));
+    const rc::result<void> pushed = co_await rc::as_result(s.queue_push("q", string(1000, 'x')));
+    co_await s.set("k", "w");
+    setrlimit(RLIMIT_FSIZE, &most);
+    const rc::failure f = failure_of(full);
+    CHECK(f.code() == rc::errc::io);
+    CHECK(f.effect() == rc::effect::none);
+    CHECK(f.keys() == strings{"k"});
+    CHECK(contains(f.message(), "cannot write to " + path));
+    CHECK(contains(f.message(), "EFBIG"));
+    CHECK(failure_of(pushed).code() == rc::errc::io);
+    CHECK(contents(path) == before + record("/k", "w"));
+    CHECK_AWAIT(co_await s.queue_len("q"), 0);
+    rc::file_store other = co_await open(l, path);
+    CHECK_AWAIT(co_await other.get("k"), "w");
+  });
+}
+
+TEST_CASE("a full disk is an error, and the file stays readable", "[file]") {
+  const scratch here;
+  if (::mount("none", here.path.c_str(), "tmpfs", 0, "size=64k") != 0) {
+    WARN("skipped: a small file system cannot be mounted here: " << std::strerror(errno));
+    return;
+  }
+  on_loop([&](rc::loop& l) -> rc::task<> {
+    const string path = here.path + "/store";
+    rc::file_store s = co_await open(l, path);
+    rc::result<void> r;
+    int stored = 0;
+    for (; stored < 100; ++stored) {
+      r = co_await rc::as_result(s.set("k" + std::to_string(stored), string(3000, 'x')));
+      if (!r) break;
+    }
+    CHECK(stored > 5);
+    const rc::failure f = failure_of(r);
+    CHECK(f.code() == rc::errc::io);
+    CHECK(f.effect() == rc::effect::none);
+    CHECK(contains(f.message(), "ENOSPC"));
+    CHECK_AWAIT(co_await s.num_keys(), stored);
+    CHECK_AWAIT((co_await s.get("k0")).size(), 3000U);
+  });
+  ::umount2(here.path.c_str(), MNT_DETACH);
+}
+
+TEST_CASE("a log that has outgrown what lives in it is written anew, while nobody else has it open", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const string path = here.path + "/store";
+    rc::file_store s = co_await open(l, path, rc::file_options{}.compact_from(4096));
+    co_await s.set("stays", "here");
+    co_await s.queue_push("q", "1");
+    co_await s.queue_push("q", "2");
+    {
+      rc::file_store other = co_await open(l, path);
+      for (int i = 0; i < 400; ++i) co_await s.set("k", "value " + std::to_string(i));
+      CHECK(contents(path).size() > 400 * 18);  // the other one remembers a position
+      CHECK_AWAIT(co_await other.get("k"), "value 399");
+    }
+    co_await eventually([&] { return contents(path).find("cleanup/") != string::npos; });
+    co_await s.set("k", "last");
+    CHECK(contents(path).size() < 400);
+    CHECK_FALSE(is_there(path + ".compact"));
+    CHECK_AWAIT(co_await s.get("k"), "last");
+    rc::file_store late = co_await open(l, path);
+    CHECK_AWAIT(sorted_keys(co_await late.list_keys()), strings{"k", "stays"});
+    CHECK_AWAIT(co_await late.get("stays"), "here");
+    CHECK_AWAIT(co_await late.queue_pop("q"), "1");
+    CHECK_AWAIT(co_await late.queue_pop("q"), "2");
+    CHECK_AWAIT(co_await late.add("n", 1), 1);
+    CHECK_AWAIT(co_await s.get("n"), "1");
+  });
+}
+
+TEST_CASE("a file that is removed or replaced while in use ends the store, at once and by name", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const string path = here.path + "/store";
+    for (const bool replaced : {false, true}) {
+      ::unlink(path.c_str());
+      rc::file_store s = co_await open(l, path);
+      std::optional<rc::result<string>> waits;
+      rc::start(s.get("never", 20s), [&](rc::result<string> r) { waits.emplace(std::move(r)); });
+      co_await rc::sleep_for(5ms);
+      if (replaced) append_raw(path + ".new", record("refcount/", "1"));
+      if (replaced) {
+        ::rename((path + ".new").c_str(), path.c_str());
+      } else {
+        ::unlink(path.c_str());
+      }
+      const rc::failure f = failure_of(co_await rc::as_result(s.check("k")));
+      CHECK(f.code() == rc::errc::disconnected);
+      CHECK(contains(f.message(), path + (replaced ? " was replaced" : " was removed")));
+      CHECK_FALSE(s.is_open());
+      co_await eventually([&] { return waits.has_value(); });
+      CHECK(failure_of(*waits).code() == rc::errc::disconnected);
+      const rc::failure later = failure_of(co_await rc::as_result(s.set("k", "v")));
+      CHECK(later.code() == rc::errc::disconnected);
+    }
+    // Who only waits learns it too; and a directory that has gone delays nobody's end.
+    rc::file_store s = co_await open(l, here.path + "/another");
+    std::optional<rc::result<void>> waits;
+    rc::start(s.wait("never", 20s), [&](rc::result<void> r) { waits.emplace(std::move(r)); });
+    co_await rc::sleep_for(5ms);
+    std::filesystem::remove_all(here.path);
+    co_await eventually([&] { return waits.has_value(); });
+    CHECK(failure_of(*waits).code() == rc::errc::disconnected);
+  });
+}
+
+TEST_CASE("an item that comes for a pop that was given up goes back to the head", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    rc::file_store s = co_await open(l, here.path + "/store");
+    rc::file_store other = co_await open(l, here.path + "/store");
+    int given_up = 0;
+    for (int i = 0; i < 30; ++i) {
+      co_await s.queue_push("q", "1");
+      co_await s.queue_push("q", "2");
+      rc::stop_source stop;
+      std::optional<rc::result<string>> popped;
+      rc::start(s.queue_pop("q", 20s), [&](rc::result<string> r) { popped.emplace(std::move(r)); }, stop.token());
+      co_await rc::sleep_for(std::chrono::microseconds(10 * i));  // before, while and after a job has it
+      stop.request_stop();
+      co_await eventually([&] { return popped.has_value(); });
+      given_up += !*popped;
+      if (!*popped) {
+        const rc::failure f = failure_of(*popped);
+        CHECK(f.code() == rc::errc::cancelled);
+        CHECK(f.effect() == rc::effect::none);
+        // Behind whatever its client has still to put back, so that it sees both in their order.
+        CHECK_AWAIT(co_await s.queue_len("q"), 2);
+        CHECK_AWAIT(co_await s.queue_pop("q"), "1");
+      } else {
+        CHECK(popped->value() == "1");
+      }
+      CHECK_AWAIT(co_await other.queue_pop("q", 20s), "2");
+      CHECK_AWAIT(co_await other.queue_len("q"), 0);
+    }
+    CHECK(given_up > 0);
+    // Destroyed with its coroutine before the item could be taken.
+    const auto pop = [](rc::file_operation<string> op) -> rc::detail::driver { static_cast<void>(co_await std::move(op)); };
+    rc::detail::operation_group pops;
+    pops.start(pop(other.queue_pop("kept", 20s)));
+    co_await s.queue_push("kept", "item");
+    pops.clear();
+    CHECK_AWAIT(co_await s.queue_pop("kept", 20s), "item");
+  });
+}
+
+TEST_CASE("after a fork the child is no member", "[file]") {
+  const watchdog dog(current_case());
+  const scratch here;
+  const string path = here.path + "/store";
+  rc::loop l;
+  {
+    std::optional<rc::file_store> s;
+    s.emplace(rc::sync_wait(l, open(l, path, rc::file_options{}.world_size(1))));
+    const string before = contents(path);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      s.reset();
+      uv_run(l.native(), UV_RUN_NOWAIT);
+      std::this_thread::sleep_for(100ms);
+      ::_exit(0);
+    }
+    ::waitpid(pid, nullptr, 0);
+    CHECK(contents(path) == before);
+    CHECK(rc::sync_wait(l, s->add("n", 1)) == 1);
+  }
+  expect_nothing_left(l);
+  CHECK_FALSE(is_there(path));
+}
+
+TEST_CASE("file systems on which locks do not work are told, and a stale handle is opened anew", "[file]") {
+  const watchdog dog(current_case());
+  char const* build = std::getenv("ROLLCALL_BUILD");
+  const string shim = string(build ? build : ".") + "/tests/libflock_shim.so";
+  if (!is_there(shim)) FAIL("no " << shim);
+  const scratch here;
+  const string path = here.path + "/store";
+  const auto with = [&](string what) {
+    child c({file_member(), path, "-1", "set", "k", "v"}, false, {"LD_PRELOAD=" + shim, "FLOCK_SHIM=" + what, "FILE_MEMBER_LIMIT_MS=300"});
+    const int status = c.finish();
+    return std::to_string(status) + " " + c.output();
+  };
+  const string held = with("held");
+  if (contains(held, "0 set")) {
+    WARN("skipped: LD_PRELOAD has no effect here");
+    return;
+  }
+  CHECK(contains(held, "1 failed open"));
+  CHECK(contains(held, "timed out"));
+  CHECK(contains(held, "the lock on " + path + " is held by somebody else"));
+  const string none = with("enolck");
+  CHECK(contains(none, "1 failed open"));
+  CHECK(contains(none, "ENOLCK"));
+  CHECK(contains(none, "locking does not work on this file system"));
+  const string open_to_all = with("granted");
+  CHECK(contains(open_to_all, "keeps nobody out: locking does not work on this file system"));
+  CHECK(with("estale once") == "0 set\n");
+}
