@@ -55,6 +55,7 @@ class rendezvous_url {
   [[nodiscard]] sourced<duration> timeout() const { return typed<duration>("timeout", detail::time_limit); }
   [[nodiscard]] sourced<bool> use_libuv() const { return typed<bool>("use_libuv", detail::on_off); }
   [[nodiscard]] sourced<std::string> bind() const { return typed<std::string>("bind", detail::bind_host); }
+  [[nodiscard]] sourced<std::string> port_file() const { return typed<std::string>("port_file", detail::absolute_path); }
   [[nodiscard]] sourced<std::string> generation() const { return typed<std::string>("generation", detail::generation_name); }
   [[nodiscard]] sourced<std::string> run_id() const { return typed<std::string>("run_id", detail::run_name); }
   [[nodiscard]] sourced<std::string> from() const { return typed<std::string>("from", any_word); }
@@ -67,12 +68,13 @@ class rendezvous_url {
     std::string_view name;
     std::string_view schemes;  // "" for all
   };
-  static constexpr std::array<known_parameter, 8> known{{{"rank", ""},
+  static constexpr std::array<known_parameter, 9> known{{{"rank", ""},
                                                          {"world_size", ""},
                                                          {"timeout", ""},
                                                          {"generation", ""},
                                                          {"use_libuv", "tcp env auto"},
                                                          {"bind", "tcp env auto"},
+                                                         {"port_file", "tcp env auto"},
                                                          {"run_id", "file"},
                                                          {"from", "auto"}}};
   static bool belongs(known_parameter const& p, std::string_view scheme) {

@@ -250,13 +250,13 @@ TEST_CASE("wrong usage is told before anybody is asked", "[cli]") {
   for (string const& time : std::vector<string>{"0", "-1", "nan", "", "5s"})
     CHECK(contains(ask({"get", "k", "--timeout", time}), "--timeout: '" + time + "' is not a number of seconds above 0"));
   CHECK(contains(ask({"barrier", "--rank", "-1", "--world", "2"}), "--rank: Value -1 not in range 0 to 16777215"));
-  for (auto const& [url, why] : std::vector<std::pair<string, string>>{{"http://h:1", "does not begin with tcp://"},
+  for (auto const& [url, why] : std::vector<std::pair<string, string>>{{"http://h:1", "there is no scheme 'http'"},
                                                                        {"tcp://h", "has no port"},
                                                                        {"tcp://[::1]", "has no port"},
-                                                                       {"tcp://h:", "'' is not a port"},
-                                                                       {"tcp://h:65536", "'65536' is not a port"},
-                                                                       {"tcp://h:0", "'0' is not a port"},
-                                                                       {"tcp://h:1/x", "'1/x' is not a port"},
+                                                                       {"tcp://h:", "port is empty"},
+                                                                       {"tcp://h:65536", "port='65536' is not in 0..65535"},
+                                                                       {"tcp://h:0", "port 0 (the URL) says nothing of where the store is"},
+                                                                       {"tcp://h:1/x", "it has a path, '/x'"},
                                                                        {"tcp://:1", "has no host"},
                                                                        {"tcp://::1:1", "in brackets"}}) {
     INFO(url);
@@ -294,6 +294,12 @@ TEST_CASE("the environment says where the store is", "[cli]") {
   const std::vector<string> where{"MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(c.server().port())};
   CHECK(said(cli::run({c.command({})[0], "set", "k", "v"}, where)).empty());
   CHECK(said(c({"get", "k"})) == "v\n");
+  CHECK(said(cli::run({c.command({})[0], "--url", "env://", "get", "k"}, where)) == "v\n");
+  CHECK(said(cli::run({c.command({})[0], "--url", "auto://", "get", "k"}, where)) == "v\n");
+  CHECK(said(cli::run({c.command({})[0], "--url", "env://?generation=g1", "set", "k", "other"}, where)).empty());
+  CHECK(said(c({"get", "g1/k"})) == "other\n");
+  CHECK(contains(usage(cli::run({c.command({})[0], "--url", "env://", "get", "k"}, {"MASTER_ADDR=", "MASTER_PORT=x"})),
+                 "2 problems with env://: MASTER_ADDR is empty; MASTER_PORT='x' is not a whole number"));
 }
 
 TEST_CASE("env shows what the launcher says, and which variable", "[cli]") {

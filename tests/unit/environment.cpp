@@ -473,7 +473,10 @@ constexpr plan_row plans[] = {
      ": TORCHELASTIC_RESTART_COUNT='x' is not a whole number"},
     {"env://", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=0",
      "port 0 (MASTER_PORT) lets the system choose a port that none of the 1 other rank would learn"},
-    {"tcp://h:0?rank=1&world_size=3", "", "none of the 2 other ranks would learn"},
+    {"tcp://h:0?rank=1&world_size=3", "", "none of the 2 other ranks would learn: name a port, or give ?port_file=/PATH"},
+    {"tcp://h:0?rank=1&world_size=3&port_file=/x/p", "", "tcp 1/3 h:0"},
+    {"env://?port_file=/x/p", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=0", "tcp 0/2 h:0 serves"},
+    {"tcp://h:1?rank=1&world_size=3&port_file=/x/p", "", "port 1 (the URL) needs no ?port_file, which is for port 0"},
     {"tcp://h:0?rank=1&world_size=1", "", ": rank 1 (?rank of the URL) is not below world_size 1 (?world_size of the URL)"},
     {"tcp://h:1?rank=0&world_size=2&use_libuv=", "", ": ?use_libuv is empty"},
     {"env://", "RANK=0 WORLD_SIZE=2 USE_LIBUV=maybe TORCHELASTIC_USE_AGENT_STORE=perhaps", "4 problems with env://: MASTER_ADDR is not set"},
@@ -535,7 +538,7 @@ TEST_CASE("what the caller gives is judged like the rest, before anything happen
   check_text(planned("tcp://h:1?rank=1&world_size=2", rendezvous_arguments().listen_fd(5), {}),
              "a descriptor to listen on (5) is given, but this process does not serve: client of rank 0", false);
   check_text(planned("tcp://h:1?rank=0&world_size=2", rendezvous_arguments().run_id("x"), {}),
-             "a run_id is given, which only file:// takes", false);
+             "a run_id is given, which only file:// and ports that get published take", false);
   check_text(planned("tcp://h:1?rank=0&world_size=2", rendezvous_arguments().bind("a b").generation("/").attempt(-1), {}), "3 problems",
              false);
   CHECK_THROWS_AS(static_cast<void>(rc::plan_rendezvous("x", {}, {})), rc::error);

@@ -249,6 +249,7 @@ inline void rendezvous_url::check_values() {
   check(generation());
   if (!is_ours()) return;
   check(bind());
+  check(port_file());
   check(run_id());
   check(from());
 }

@@ -171,6 +171,13 @@ inline sourced<std::string> run_name(std::string const& name, std::string_view t
   return value(std::string(text), name);
 }
 
+inline sourced<std::string> absolute_path(std::string const& name, std::string_view text) {
+  using value = sourced<std::string>;
+  if (text.empty()) return value::wrong(name + " is empty");
+  if (text.front() != '/' || text.back() == '/') return value::wrong(name + "=" + in_quotes(text) + " is not the absolute path of a file");
+  return value(std::string(text), name);
+}
+
 /// The prefix of all keys of one generation.
 inline sourced<std::string> generation_name(std::string const& name, std::string_view text) {
   using value = sourced<std::string>;

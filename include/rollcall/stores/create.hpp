@@ -93,13 +93,14 @@ namespace detail {
 /// The steps of tcp_store::create().
 class creation {
  public:
-  static task<tcp_store> run(loop_core* core, std::string host, int port, create_options o) {
+  /// `seat`: where a master serves, if it listens already.
+  static task<tcp_store> run(loop_core* core, std::string host, int port, create_options o, listener seat = {}) {
     const time_point begun = core->now();
     const time_point until = o.timeout().from(begun);
     check(host, port, o);
     std::shared_ptr<server_share> share;
     if (o.is_master()) {
-      share = co_await own_server(core, host, port, o, until);
+      share = co_await own_server(core, host, port, o, until, std::move(seat));
       port = share->hosted().port();
     }
     client_ptr client = co_await connect_client(core, host, port, until, o.client(), o.resolver());
@@ -133,14 +134,15 @@ class creation {
       throw error(failed(errc::unsupported, "use_libuv is false, and the legacy (blocking) back end is not there yet"));
   }
 
-  static task<std::shared_ptr<server_share>> own_server(loop_core* core, std::string host, int port, create_options o, time_point until) {
+  static task<std::shared_ptr<server_share>> own_server(loop_core* core, std::string host, int port, create_options o, time_point until,
+                                                        listener seat) {
     hosting& here = core->attached<hosting>();
     const auto shared = [&] { return o.multi_tenant() && port != 0 ? here.find(port) : nullptr; };
     hosted_server* server = shared();
     if (!server) {
-      listener at;
+      listener at = std::move(seat);
       try {
-        at = co_await listen_on(host, port, o, until);
+        if (!at) at = co_await listen_on(host, port, o, until);
       } catch (error const&) {
         server = shared();  // another tenant may have been quicker while a name was resolved
         if (!server) throw;
