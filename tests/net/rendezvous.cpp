@@ -46,7 +46,8 @@ class names {
     int asked = 0;
   };
   static rc::task<std::vector<rc::socket_address>> look(std::shared_ptr<state> s, string host, std::uint16_t port) {
-    if (++s->asked < s->known_from || host != s->name) throw rc::error(rc::errc::resolve, "resolve '" + host + "'", "EAI_NONAME: unknown node");
+    if (++s->asked < s->known_from || host != s->name)
+      throw rc::error(rc::errc::resolve, "resolve '" + host + "'", "EAI_NONAME: unknown node");
     std::vector<rc::socket_address> all;
     for (string const& a : s->addresses) all.push_back(rc::socket_address::ip(a, port).value());
     co_return all;
@@ -270,7 +271,8 @@ TEST_CASE("a port that is taken is named, with the ways out, and who holds it ke
     const rc::failure f = co_await refused(l, tcp_at(first.port()), place(0, 2));
     CHECK(l.now() - begun < 10s);  // its limit is 20 s
     CHECK(f.code() == rc::errc::address_in_use);
-    for (string const& part : {std::to_string(first.port()), string("EADDRINUSE"), string("choose another port, or port 0"), string("rank 0's address")})
+    for (string const& part :
+         {std::to_string(first.port()), string("EADDRINUSE"), string("choose another port, or port 0"), string("rank 0's address")})
       CHECK(contains(f.message(), part));
     const rc::tcp_store s = co_await client_of(l, first.port());
     CHECK_AWAIT(co_await s.num_keys(), 0);  // nobody has registered there
@@ -486,8 +488,7 @@ TEST_CASE("a user's scheme is opened with the plan, and no other name is taken",
       }
     };
     for (char const* name : {"memory", "tcp", "file", "env", "auto", "", "1x", "Upper", "a b"}) CHECK(refuses(name));
-    const rc::rendezvous_session s =
-        co_await rc::rendezvous(l, "memory://a:1,b:2/x%20y?ttl=5&generation=g", place(1, 2).schemes(mine));
+    const rc::rendezvous_session s = co_await rc::rendezvous(l, "memory://a:1,b:2/x%20y?ttl=5&generation=g", place(1, 2).schemes(mine));
     REQUIRE(seen.size() == 1);
     CHECK(seen[0] == "a:1,b:2/x y 5");
     CHECK(s.rank() == 1);
@@ -554,8 +555,7 @@ TEST_CASE("the example program meets by every URL", "[rendezvous][programs]") {
   meet("tcp://localhost:" + port, {{"RANK=0", "WORLD_SIZE=2"}, {"RANK=1", "WORLD_SIZE=2"}}, false);
   const std::vector<string> at{"MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port};
   meet("env://", {{at[0], at[1], "RANK=0", "WORLD_SIZE=2"}, {at[0], at[1], "RANK=1", "WORLD_SIZE=2"}}, false);
-  meet("auto://",
-       {{at[0], at[1], "PMI_RANK=0", "PMI_SIZE=2"}, {at[0], at[1], "PMI_RANK=1", "PMI_SIZE=2"}}, false);
+  meet("auto://", {{at[0], at[1], "PMI_RANK=0", "PMI_SIZE=2"}, {at[0], at[1], "PMI_RANK=1", "PMI_SIZE=2"}}, false);
   meet("auto://127.0.0.1:" + port,
        {{"SLURM_PROCID=0", "SLURM_NTASKS=2", "SLURM_STEP_ID=0"}, {"SLURM_PROCID=1", "SLURM_NTASKS=2", "SLURM_STEP_ID=0"}}, false);
   for (char const* url : {"env://", "auto://"}) {

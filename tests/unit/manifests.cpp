@@ -59,7 +59,8 @@ class manifest {
   [[nodiscard]] std::vector<std::string> values(std::string const& key) const {
     std::vector<std::string> all;
     for (std::string const& l : lines_)
-      if (const std::string t = trimmed(l, " -"); t.starts_with(key + ": ")) all.push_back(trimmed(std::string_view(t).substr(key.size() + 2)));
+      if (const std::string t = trimmed(l, " -"); t.starts_with(key + ": "))
+        all.push_back(trimmed(std::string_view(t).substr(key.size() + 2)));
     return all;
   }
   [[nodiscard]] std::string value(std::string const& key) const {
@@ -109,7 +110,8 @@ class manifest {
 };
 
 /// Rank `rank` of `world` at `host` and `port`; only rank 0 serves.
-void check_plan(manifest const& m, rc::variables const& v, std::int64_t rank, std::int64_t world, std::string const& host, std::int64_t port) {
+void check_plan(manifest const& m, rc::variables const& v, std::int64_t rank, std::int64_t world, std::string const& host,
+                std::int64_t port) {
   const auto plan = rc::try_plan_rendezvous(m.url(), {}, v);
   INFO((plan ? std::string() : plan.error().message()));
   REQUIRE(plan.has_value());
@@ -163,7 +165,10 @@ TEST_CASE("docs/kubernetes.md: the pods of a PyTorchJob find their places") {
   for (std::int64_t i = 0; i < pods; ++i) {
     // What the operator sets (rendezvous.md 8.3), of the newer kind.
     rc::variables v = m.variables({});
-    v.set("RANK", text(i)).set("WORLD_SIZE", text(pods)).set("MASTER_ADDR", m.name() + "-master-0").set("MASTER_PORT", m.value("containerPort"));
+    v.set("RANK", text(i))
+        .set("WORLD_SIZE", text(pods))
+        .set("MASTER_ADDR", m.name() + "-master-0")
+        .set("MASTER_PORT", m.value("containerPort"));
     v.set("PET_NNODES", text(pods)).set("PET_NPROC_PER_NODE", "1").set("PET_NODE_RANK", text(i)).set("KUBERNETES_SERVICE_HOST", "10.3.0.1");
     check_plan(m, v, i, pods, "meet-master-0", 23456);
     v.set("MASTER_ADDR", "localhost");  // an older one, to the master
@@ -175,8 +180,8 @@ TEST_CASE("docs/kubernetes.md: the pods of a StatefulSet find their places") {
   const manifest m = manifest_of("statefulset");
   const std::int64_t pods = m.number("replicas");
   for (std::int64_t i = 0; i < pods; ++i)
-    check_plan(m, m.variables({{"metadata.labels['apps.kubernetes.io/pod-index']", text(i)}}), i, pods, m.name() + "-0." + m.value("serviceName"),
-               29500);
+    check_plan(m, m.variables({{"metadata.labels['apps.kubernetes.io/pod-index']", text(i)}}), i, pods,
+               m.name() + "-0." + m.value("serviceName"), 29500);
 }
 
 TEST_CASE("docs/slurm.md: the tasks find their places") {
@@ -186,7 +191,8 @@ TEST_CASE("docs/slurm.md: the tasks find their places") {
   for (block const& b : all) {
     CAPTURE(b.mark);
     rc::variables v;
-    for (std::string const& l : lines_of(b.text)) v.set(l.substr(0, l.find('=')), trimmed(std::string_view(l).substr(l.find('=') + 1), "'"));
+    for (std::string const& l : lines_of(b.text))
+      v.set(l.substr(0, l.find('=')), trimmed(std::string_view(l).substr(l.find('=') + 1), "'"));
     const auto plan = rc::try_plan_rendezvous("auto://", {}, v);
     std::string is = plan ? std::string(to_string(plan->source)) + " " + text(*plan->rank) + "/" + text(*plan->world_size) + " " +
                                 rc::host_port(*plan->host, *plan->port)
@@ -196,7 +202,8 @@ TEST_CASE("docs/slurm.md: the tasks find their places") {
   }
   // The description that is shown is the one of the first.
   rc::variables v;
-  for (std::string const& l : lines_of(all.front().text)) v.set(l.substr(0, l.find('=')), trimmed(std::string_view(l).substr(l.find('=') + 1), "'"));
+  for (std::string const& l : lines_of(all.front().text))
+    v.set(l.substr(0, l.find('=')), trimmed(std::string_view(l).substr(l.find('=') + 1), "'"));
   const std::string described = rc::launch_environment::detect(v).describe();
   for (char const* line : {"launcher ", "rank ", "world_size ", "host ", "port "}) {
     const std::size_t at = described.find(line);

@@ -18,8 +18,8 @@ inline namespace v0 {
 class store_location {
  public:
   store_location() = default;
-  std::string scheme;         ///< "tcp" (also for env:// and auto://) or "file"
-  sourced<std::string> host;  ///< tcp: always there, without brackets
+  std::string scheme;          ///< "tcp" (also for env:// and auto://) or "file"
+  sourced<std::string> host;   ///< tcp: always there, without brackets
   sourced<std::int64_t> port;  ///< tcp: always there; 0 only with a port_file
   std::string path;            ///< file
   sourced<std::string> generation, run_id, port_file;

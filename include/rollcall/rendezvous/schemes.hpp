@@ -30,10 +30,11 @@ class rendezvous_schemes {
   /// name      in lower case: a letter, then letters, digits, '+', '-', '.'.
   /// errors    invalid for another name, for tcp, file, env and auto, for one that is there already, for an empty function.
   rendezvous_schemes& add(std::string_view name, opener open) {
-    const auto refuse = [&](std::string why) { throw error(errc::invalid, "add a scheme", detail::in_quotes(name) + " " + std::move(why)); };
-    const bool plain = std::all_of(name.begin(), name.end(), [](char c) {
-      return (c >= 'a' && c <= 'z') || detail::is_digit(c) || c == '+' || c == '-' || c == '.';
-    });
+    const auto refuse = [&](std::string why) {
+      throw error(errc::invalid, "add a scheme", detail::in_quotes(name) + " " + std::move(why));
+    };
+    const bool plain = std::all_of(
+        name.begin(), name.end(), [](char c) { return (c >= 'a' && c <= 'z') || detail::is_digit(c) || c == '+' || c == '-' || c == '.'; });
     if (name.empty() || !plain || !detail::is_letter(name.front()))
       refuse("is no scheme: a letter comes first, then letters, digits, +, - and ., in lower case");
     for (char const* own : {"tcp", "file", "env", "auto"})

@@ -33,7 +33,8 @@ class rank_0_seat {
   /// The addresses of a name; asks again until there is one: pods get their names late.
   ///
   /// errors    resolve at the limit, naming the host and the resolver's last words.
-  static task<std::vector<socket_address>> resolve_until(loop* l, std::string name, std::uint16_t port, resolve_fn resolver, time_point until) {
+  static task<std::vector<socket_address>> resolve_until(loop* l, std::string name, std::uint16_t port, resolve_fn resolver,
+                                                         time_point until) {
     const time_point begun = l->now();
     back_off pauses;
     connect_failure why;
@@ -75,10 +76,10 @@ class rank_0_seat {
     if (r->address().is_inet()) return std::move(*r);
     const std::string path = r->host();
     static_cast<void>(r->release());
-    throw error(refused(errc::invalid,
-                        "descriptor " + std::to_string(fd) + " (" + plan.listen_fd.origin() + ") is the unix socket " + path +
-                            ", where TCP is needed",
-                        plan));
+    throw error(refused(
+        errc::invalid,
+        "descriptor " + std::to_string(fd) + " (" + plan.listen_fd.origin() + ") is the unix socket " + path + ", where TCP is needed",
+        plan));
   }
   static listener at_literal(std::string const& name, std::uint16_t port, rendezvous_plan const& plan) {
     result<listener> r = try_listen(listen_options().host(name).port(port));
@@ -100,8 +101,9 @@ class rank_0_seat {
     if (!plan.bind && std::all_of(places.begin(), places.end(), loopback)) {
       const std::string what = asked_as(where) + " is " + places.front().host() + " on this host, which ranks on other nodes cannot reach";
       if (spans == true)
-        throw error(refused(errc::invalid, what + " (a line of /etc/hosts, as Debian writes it?): give rank 0's address instead, or" +
-                                               use_bind().substr(1), plan));
+        throw error(refused(
+            errc::invalid, what + " (a line of /etc/hosts, as Debian writes it?): give rank 0's address instead, or" + use_bind().substr(1),
+            plan));
       if (!spans && *plan.world_size > 1) l.core().log(log_level::warning, "rendezvous: " + what);
     }
     std::string tried;
@@ -114,8 +116,8 @@ class rank_0_seat {
       }
       tried += (tried.empty() ? "" : ", ") + at.host();
     }
-    throw error(refused(errc::invalid, asked_as(where) + " is " + tried + ", which is no address of this host (a Service, or NAT?)" +
-                                           use_bind(), plan));
+    throw error(refused(errc::invalid,
+                        asked_as(where) + " is " + tried + ", which is no address of this host (a Service, or NAT?)" + use_bind(), plan));
   }
 };
 
