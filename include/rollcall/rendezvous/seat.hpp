@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,8 +27,8 @@ class rank_0_seat {
     const std::string name = *where;
     const auto port = static_cast<std::uint16_t>(*plan.port);
     if (name == "*" || is_localhost(name) || socket_address::looks_like_ip(name)) co_return at_literal(name, port, plan);
-    std::vector<socket_address> places = co_await resolve_until(l, name, port, std::move(resolver), until);
-    co_return at_name(*l, std::move(places), plan);
+    const std::vector<socket_address> places = co_await resolve_until(l, name, port, std::move(resolver), until);
+    co_return at_name(*l, places, plan);
   }
 
   /// The addresses of a name; asks again until there is one: pods get their names late.
@@ -93,11 +94,14 @@ class rank_0_seat {
   static bool is_elsewhere(failure const& f) { return f.detail().find("EADDRNOTAVAIL") != std::string::npos; }
   static bool has_no_family(failure const& f) { return f.detail().find("EAFNOSUPPORT") != std::string::npos; }
 
-  static listener at_name(loop& l, std::vector<socket_address> places, rendezvous_plan const& plan) {
+  static listener at_name(loop& l, std::vector<socket_address> const& found, rendezvous_plan const& plan) {
     sourced<std::string> const& where = plan.bind ? plan.bind : plan.host;
     const auto loopback = [](socket_address const& a) { return a.is_loopback(); };
     const std::optional<bool> spans = plan.spans_nodes();
-    std::stable_partition(places.begin(), places.end(), [&](socket_address const& a) { return !a.is_loopback(); });
+    std::vector<socket_address> places;
+    for (const bool last : {false, true})
+      std::copy_if(found.begin(), found.end(), std::back_inserter(places),
+                   [&](socket_address const& a) { return a.is_loopback() == last; });
     if (!plan.bind && std::all_of(places.begin(), places.end(), loopback)) {
       const std::string what = asked_as(where) + " is " + places.front().host() + " on this host, which ranks on other nodes cannot reach";
       if (spans == true)
