@@ -14,6 +14,7 @@
 #include "rendezvous/seat.hpp"
 #include "rendezvous/session.hpp"
 #include "stores/create.hpp"
+#include "stores/file.hpp"
 #include "stores/prefix.hpp"
 #include "stores/store.hpp"
 
@@ -31,7 +32,7 @@ class rendezvous_opening {
     const duration limit = plan.timeout.value_or(default_limit);
     const time_point until = deadline(limit).from(begun);
     if (plan.scheme == "tcp") co_return co_await open_tcp(l, std::move(plan), std::move(o), limit, until);
-    if (plan.scheme == "file") throw error(errc::unsupported, "rendezvous", "file:// is not there yet");
+    if (plan.scheme == "file") co_return co_await open_file(l, std::move(plan), std::move(o), limit, until);
     task<any_store> opening = (*o.schemes().find(plan.scheme))(*l, plan, until);
     any_store store = co_await with_deadline(std::move(opening), until);
     co_return session_of(*l, std::move(plan), std::move(store), std::nullopt, o);
@@ -41,16 +42,21 @@ class rendezvous_opening {
     const store_location at = try_locate_store(url, o.environment()).value();
     const duration limit = o.arguments().timeout().value_or(at.timeout.value_or(default_limit));
     const time_point until = deadline(limit).from(l->now());
-    if (at.scheme == "file") throw error(errc::unsupported, "open a store", "file:// is not there yet");
+    if (at.scheme == "file") {
+      // A file that a look has made would be taken for that of an earlier run.
+      file_options how = o.file();
+      how.timeout(o.client(limit).timeout()).create(false);
+      if (at.run_id) how.run_id(*at.run_id);
+      file_store file = co_await file_store::open(*l, at.path, until, how);
+      co_return in_generation(any_store(file), at.generation);
+    }
     int port = static_cast<int>(*at.port);
     if (port == 0) {
       const seat_query asked(*at.host, at.run_id.value_or(""), port_board::file(*at.port_file));
       port = co_await find_port(l, asked, o.client(limit), o.resolver(), until);
     }
     tcp_store store = co_await tcp_store::connect(*l, *at.host, port, until, o.client(limit), o.resolver());
-    any_store found = store;
-    if (at.generation) found = prefix_store(found, *at.generation);
-    co_return found;
+    co_return in_generation(any_store(store), at.generation);
   }
 
  private:
@@ -73,9 +79,24 @@ class rendezvous_opening {
     return plan;
   }
 
+  static any_store in_generation(any_store s, sourced<std::string> const& generation) {
+    if (generation) return any_store(prefix_store(std::move(s), *generation));
+    return s;
+  }
+
+  static task<rendezvous_session> open_file(loop* l, rendezvous_plan plan, rendezvous_options o, duration limit, time_point until) {
+    file_options how = o.file();
+    how.timeout(o.client(limit).timeout()).world_size(static_cast<int>(*plan.world_size));
+    if (plan.run_id) how.run_id(*plan.run_id);
+    file_store file = co_await file_store::open(*l, plan.path, until, how);
+    rendezvous_session s = session_of(*l, std::move(plan), any_store(file), std::nullopt, o);
+    s.state_->url = "file://" + percent_encoded(file.path(), path_characters);
+    co_return s;
+  }
+
   static rendezvous_session session_of(loop& l, rendezvous_plan plan, any_store store, std::optional<tcp_store> tcp,
                                        rendezvous_options const& o) {
-    if (plan.generation) store = prefix_store(std::move(store), *plan.generation);
+    store = in_generation(std::move(store), plan.generation);
     auto state = std::make_shared<session_state>(l, std::move(plan), std::move(store));
     state->tcp = std::move(tcp);
     state->stop_when_lost = o.stop_when_lost();

@@ -331,6 +331,63 @@ TEST_CASE("port 0 is told by a file, and what an earlier run has left there is n
   CHECK(::rmdir(folder) == 0);
 }
 
+TEST_CASE("ranks meet in a file, which is gone afterwards", "[rendezvous]") {
+  char folder[] = "/tmp/rollcall-file-XXXXXX";
+  REQUIRE(mkdtemp(folder) != nullptr);
+  const string file = string(folder) + "/a b";
+  const string url = "file://" + string(folder) + "/a%20b";
+  on_loop([&](rc::loop& l) -> rc::task<> {
+    // A look makes no file: it would be taken for one of an earlier run.
+    rc::task<rc::any_store> early = rc::open_store(l, url, rc::rendezvous_options().environment({}).timeout(100ms));
+    const rc::result<rc::any_store> nothing = co_await rc::as_result(std::move(early));
+    CHECK_FALSE(nothing.has_value());
+    CHECK(::access(file.c_str(), F_OK) != 0);
+
+    std::vector<rc::rendezvous_session> all;
+    rc::scope ranks(l);
+    for (int rank = 0; rank < 3; ++rank) ranks.spawn(keep(l, url, place(rank, 3).run_id("job 7").generation("g"), &all));
+    co_await ranks.join();
+    REQUIRE(all.size() == 3);
+    CHECK(all[0].url() == url);
+    CHECK_FALSE(all[0].owns_server());
+    rc::any_store look =
+        co_await rc::open_store(l, url + "?generation=g&run_id=job%207", rc::rendezvous_options().environment({}).timeout(10s));
+    co_await look.set("k", "v");
+    CHECK_AWAIT(co_await all[1].store().get("k"), "v");
+    look.close();
+    const rc::failure f = co_await refused(l, url, place(0, 3).run_id("job 8"));
+    CHECK(f.code() == rc::errc::failed);
+    CHECK(contains(f.message(), "job 7"));
+    std::vector<string> told(3);
+    const auto one = [&](rc::rendezvous_session s) -> rc::task<> {
+      const auto body = [](rc::rendezvous_session& self) -> rc::task<> {
+        rc::barrier<rc::any_store> all_here = self.make_barrier("all");
+        co_await all_here.arrive_and_wait(10s);
+        if (self.rank() == 2) throw std::runtime_error("out of paper");
+        co_await all_here.arrive_and_wait(50s);
+      };
+      try {
+        co_await s.run(body);
+      } catch (std::exception const& e) {
+        told[static_cast<std::size_t>(s.rank())] = e.what();
+      }
+    };
+    rc::scope bodies(l);
+    for (rc::rendezvous_session const& s : all) bodies.spawn(one, s);
+    co_await bodies.join();
+    CHECK(told[2] == "out of paper");
+    CHECK(contains(told[0], "rank 2: out of paper"));
+    CHECK(contains(told[1], "rank 2: out of paper"));
+  });
+  CHECK(::access(file.c_str(), F_OK) != 0);
+  CHECK(::rmdir(folder) == 0);
+  on_loop([&](rc::loop& l) -> rc::task<> {
+    const rc::failure f = co_await refused(l, url, place(0, 3));
+    CHECK(f.code() == rc::errc::io);
+    CHECK(contains(f.message(), folder));
+  });
+}
+
 TEST_CASE("port 0 is told through a store that is there already", "[rendezvous]") {
   on_loop([](rc::loop& l) -> rc::task<> {
     const rc::hash_store bootstrap(l);
@@ -558,6 +615,10 @@ TEST_CASE("the example program meets by every URL", "[rendezvous][programs]") {
   meet("auto://", {{at[0], at[1], "PMI_RANK=0", "PMI_SIZE=2"}, {at[0], at[1], "PMI_RANK=1", "PMI_SIZE=2"}}, false);
   meet("auto://127.0.0.1:" + port,
        {{"SLURM_PROCID=0", "SLURM_NTASKS=2", "SLURM_STEP_ID=0"}, {"SLURM_PROCID=1", "SLURM_NTASKS=2", "SLURM_STEP_ID=0"}}, false);
+  char folder[] = "/tmp/rollcall-file-XXXXXX";
+  REQUIRE(mkdtemp(folder) != nullptr);
+  meet("file://" + string(folder) + "/ranks", {{}, {}, {}, {}}, true);
+  CHECK(::rmdir(folder) == 0);  // nothing is left in it
   for (char const* url : {"env://", "auto://"}) {
     child job({launcher, "-n", "3", "--quiet", barrier, "--runs", "2", "--init-method", url});
     CHECK(job.finish(60s) == 0);

@@ -7,6 +7,7 @@
 #include "../client/options.hpp"
 #include "../net/resolve.hpp"
 #include "../server/options.hpp"
+#include "../stores/file_options.hpp"
 #include "plan.hpp"
 #include "port_board.hpp"
 #include "schemes.hpp"
@@ -54,6 +55,8 @@ class rendezvous_options {
   }
   rendezvous_options& client(client_options o) noexcept { return client_ = o, *this; }
   rendezvous_options& serve(serve_options o) noexcept { return serve_ = o, *this; }
+  /// How a file:// store behaves; world size, run id and limit are those of the rendezvous.
+  rendezvous_options& file(file_options o) { return file_ = std::move(o), *this; }
   /// Resolves names, also the one that rank 0 listens on.
   rendezvous_options& resolver(resolve_fn f) { return resolver_ = std::move(f), *this; }
 
@@ -65,6 +68,7 @@ class rendezvous_options {
   [[nodiscard]] rendezvous_schemes const& schemes() const noexcept { return schemes_; }
   [[nodiscard]] client_options client(duration limit) const noexcept { return client_ ? *client_ : client_options().timeout(limit); }
   [[nodiscard]] serve_options const& serve() const noexcept { return serve_; }
+  [[nodiscard]] file_options const& file() const noexcept { return file_; }
   [[nodiscard]] resolve_fn const& resolver() const noexcept { return resolver_; }
 
  private:
@@ -76,6 +80,7 @@ class rendezvous_options {
   rendezvous_schemes schemes_;
   std::optional<client_options> client_;
   serve_options serve_;
+  file_options file_;
   resolve_fn resolver_ = resolve_by_system;
 };
 static_assert(await_safe<rendezvous_options>);
