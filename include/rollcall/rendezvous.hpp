@@ -72,7 +72,9 @@ class rendezvous_opening {
 
   static rendezvous_plan decide(loop& l, std::string const& url, rendezvous_options const& o) {
     rendezvous_plan plan = plan_rendezvous(url, o.arguments(), o.environment());
-    for (std::string const& w : plan.warnings) l.core().log(log_level::warning, "rendezvous: " + w);
+    // Once a node is enough.
+    if (plan.local_rank.value_or(0) == 0)
+      for (std::string const& w : plan.warnings) l.core().log(log_level::warning, "rendezvous: " + w);
     if (!plan.role.empty())
       l.core().log(log_level::info, "rendezvous: rank " + show(*plan.rank) + " of " + show(*plan.world_size) + " at " +
                                         host_port(*plan.host, *plan.port) + ": " + plan.role);
@@ -129,10 +131,12 @@ class rendezvous_opening {
       const seat_query asked(host, plan.run_id.value_or(""), board);
       port = co_await find_port(l, asked, o.client(limit), o.resolver(), until);
     }
-    const result<tcp_store> made = co_await as_result(creation::run(&l->core(), host, port, how, std::move(at)));
+    const result<tcp_store> made = co_await as_result(creation::run(&l->core(), host, port, how, std::move(at), limit));
     if (!made) {
       if (tells) board.erase();
-      throw error(explained(made.error(), plan));
+      failure f = explained(made.error(), plan);
+      if (f.limit() >= duration::zero()) f.with_times(limit - (until - l->now()), limit);  // of the whole, not of the last step
+      throw error(std::move(f));
     }
     rendezvous_session s = session_of(*l, std::move(plan), any_store(*made), *made, o);
     if (tells) s.state_->board = std::move(board);

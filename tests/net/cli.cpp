@@ -302,6 +302,27 @@ TEST_CASE("the environment says where the store is", "[cli]") {
                  "2 problems with env://: MASTER_ADDR is empty; MASTER_PORT='x' is not a whole number"));
 }
 
+TEST_CASE("a file that ranks meet in can be looked at", "[cli]") {
+  NEEDS_CLI(c);
+  const string path = "/tmp/rollcall-cli-" + std::to_string(::getpid());
+  const auto cli_on_file = [&](std::vector<string> words) {
+    words.insert(words.begin(), {c.command({})[0], "--url", "file://" + path, "--timeout", "1"});
+    return cli::run(std::move(words));
+  };
+  CHECK(cli_on_file({"get", "k"}).status == 3);
+  CHECK(::access(path.c_str(), F_OK) != 0);  // a look makes none
+  on_loop([&](rc::loop& l) -> rc::task<> {
+    const rc::file_store member = co_await rc::file_store::open(l, path, 10s, rc::file_options().world_size(1));
+    co_await member.set("k", "v");
+    CHECK(said(cli_on_file({"get", "k"})) == "v\n");
+    CHECK(said(cli_on_file({"set", "l", "w"})).empty());
+    CHECK_AWAIT(co_await member.get("l"), "w");
+    CHECK(cli_on_file({"ping"}).status == 4);
+    member.close();
+  });
+  CHECK(::access(path.c_str(), F_OK) != 0);
+}
+
 TEST_CASE("env shows what the launcher says, and which variable", "[cli]") {
   NEEDS_CLI(c);
   const auto env = [&](std::vector<string> variables, std::vector<string> words) {

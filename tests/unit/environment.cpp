@@ -575,7 +575,7 @@ TEST_CASE("an address that cannot be rank 0's is warned of") {
       "RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 GROUP_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1";
   char const* const first = "RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 GROUP_RANK=0 MASTER_ADDR=localhost MASTER_PORT=1";
   check_text(warnings("env://", second),
-             "127.0.0.1 (MASTER_ADDR) is this node itself, number 1 (GROUP_RANK), and rank 0 is on node 0: give its address", false);
+             "127.0.0.1 (MASTER_ADDR) is this node itself, number 1 (GROUP_RANK), and rank 0 is on node 0: unless both are one machine, give its address", false);
   check_text(warnings("env://", first), "rank 0 serves at localhost (MASTER_ADDR), where only its own node reaches it", false);
   check_text(warnings("env://0.0.0.0", first), "0.0.0.0 (the URL) is no address to connect to", false);
   CHECK(warnings("env://10.0.0.7", second).empty());

@@ -288,7 +288,7 @@ inline void planner::look_for_loopback() {
         ") is no address to connect to: only ranks beside rank 0 get there; name rank 0's, and ?bind=* to listen on all interfaces");
   } else if (loopback && plan_.node.value_or(0) > 0) {
     plan_.warnings.push_back(*plan_.host + " (" + plan_.host.origin() + ") is this node itself, number " + show(*plan_.node) + " (" +
-                             plan_.node.origin() + "), and rank 0 is on node 0: give its address");
+                             plan_.node.origin() + "), and rank 0 is on node 0: unless both are one machine, give its address");
   } else if (loopback && alone && !plan_.serves && !plan_.launcher_serves && !plan_.local_rank) {
     plan_.warnings.push_back(*plan_.host + " (" + plan_.host.origin() + ") is this pod itself, and rank 0 is in another one: give its address");
   } else if (loopback && several && plan_.serves) {

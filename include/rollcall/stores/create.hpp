@@ -93,8 +93,9 @@ namespace detail {
 /// The steps of tcp_store::create().
 class creation {
  public:
-  /// `seat`: where a master serves, if it listens already.
-  static task<tcp_store> run(loop_core* core, std::string host, int port, create_options o, listener seat = {}) {
+  /// `seat`: where a master serves, if it listens already. `limit`: what errors call the limit, of which a part may be over.
+  static task<tcp_store> run(loop_core* core, std::string host, int port, create_options o, listener seat = {},
+                             std::optional<duration> limit = {}) {
     const time_point begun = core->now();
     const time_point until = o.timeout().from(begun);
     check(host, port, o);
@@ -107,7 +108,7 @@ class creation {
     tcp_store store(std::move(client), share);
     if (!o.world_size() || !o.wait_for_workers()) co_return store;
     co_await register_worker(store, o, until);
-    if (share) co_await wait_for_all(core, share, store, o, until, o.timeout().length(begun));
+    if (share) co_await wait_for_all(core, share, store, o, until, limit ? *limit : o.timeout().length(begun));
     co_return store;
   }
 
