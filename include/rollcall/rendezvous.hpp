@@ -117,29 +117,27 @@ class rendezvous_opening {
     std::string host = *plan.host;
     int port = static_cast<int>(*plan.port);
     listener at;
-    bool tells = false;
+    std::string notice;  // what this process tells of its port
     if (plan.serves) {
       at = co_await rank_0_seat::take(l, plan, o.resolver(), until);
-      tells = port == 0 && static_cast<bool>(board);
+      if (port == 0 && board) notice = port_notice(at.port(), plan.run_id.value_or("")).text();
       host = rank_0_seat::own_host(at);
       port = at.port();
-      if (tells) {
-        const port_notice notice(port, plan.run_id.value_or(""));
-        co_await board.write(notice.text(), until);
-      }
+      if (!notice.empty()) co_await board.write(notice, until);
     } else if (port == 0) {
       const seat_query asked(host, plan.run_id.value_or(""), board);
       port = co_await find_port(l, asked, o.client(limit), o.resolver(), until);
     }
     const result<tcp_store> made = co_await as_result(creation::run(&l->core(), host, port, how, std::move(at), limit));
     if (!made) {
-      if (tells) board.erase();
+      if (!notice.empty()) board.erase(notice);
       failure f = explained(made.error(), plan);
       if (f.limit() >= duration::zero()) f.with_times(limit - (until - l->now()), limit);  // of the whole, not of the last step
       throw error(std::move(f));
     }
     rendezvous_session s = session_of(*l, std::move(plan), any_store(*made), *made, o);
-    if (tells) s.state_->board = std::move(board);
+    s.state_->board = std::move(board);
+    s.state_->notice = std::move(notice);
     co_return s;
   }
 

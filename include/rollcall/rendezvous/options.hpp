@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "../client/options.hpp"
-#include "../net/resolve.hpp"
 #include "../engine/options.hpp"
+#include "../net/resolve.hpp"
 #include "../stores/file_options.hpp"
 #include "plan.hpp"
 #include "port_board.hpp"

@@ -33,8 +33,8 @@ class port_board {
   using writer = std::function<task<>(std::string text, deadline limit)>;
   /// Waits until there is a text.
   using reader = std::function<task<std::string>(deadline limit)>;
-  /// Takes it away again; must not throw.
-  using eraser = std::function<void()>;
+  /// Takes `text` away again, unless another one has replaced it; must not throw.
+  using eraser = std::function<void(std::string const& text)>;
 
   port_board() = default;
   port_board(writer w, reader r, eraser e = {}) : write_(std::move(w)), read_(std::move(r)), erase_(std::move(e)) {}
@@ -51,8 +51,8 @@ class port_board {
   [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(write_); }
   [[nodiscard]] task<> write(std::string text, deadline limit) const { return write_(std::move(text), limit); }
   [[nodiscard]] task<std::string> read(deadline limit) const { return read_(limit); }
-  void erase() const {
-    if (erase_) erase_();
+  void erase(std::string const& text) const {
+    if (erase_) erase_(text);
   }
 
  private:
@@ -140,7 +140,11 @@ inline bool has_directory(std::string const& path) {
 
 inline port_board port_board::file(std::string path) {
   return port_board([path](std::string text, deadline limit) { return write_file(path, std::move(text), limit); },
-                    [path](deadline limit) { return read_file(path, limit); }, [path] { ::unlink(path.c_str()); });
+                    [path](deadline limit) { return read_file(path, limit); },
+                    [path](std::string const& text) {
+                      int e = 0;
+                      if (detail::small_file(path, e) == text) ::unlink(path.c_str());
+                    });
 }
 
 inline task<> port_board::write_file(std::string path, std::string text, deadline limit) {

@@ -32,14 +32,17 @@ class session_state {
   session_state(loop& l, rendezvous_plan p, any_store s) : home(l), plan(std::move(p)), store(std::move(s)) {}
   session_state(session_state const&) = delete;
   session_state& operator=(session_state const&) = delete;
-  ~session_state() { board.erase(); }
+  ~session_state() {
+    if (!notice.empty()) board.erase(notice);
+  }
 
   loop& home;
   rendezvous_plan plan;
   any_store store;
   std::optional<tcp_store> tcp;
   std::string url;
-  port_board board;  // where this process has told its port
+  port_board board;    // where this process has told its port,
+  std::string notice;  // and what stands there
   bool stop_when_lost = true;
   std::map<std::string, barrier<any_store>, std::less<>> barriers;
 };

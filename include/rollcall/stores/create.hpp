@@ -98,6 +98,7 @@ class creation {
                              std::optional<duration> limit = {}) {
     const time_point begun = core->now();
     const time_point until = o.timeout().from(begun);
+    const duration shown = limit.value_or(o.timeout().length(begun));
     check(host, port, o);
     std::shared_ptr<server_share> share;
     if (o.is_master()) {
@@ -108,7 +109,7 @@ class creation {
     tcp_store store(std::move(client), share);
     if (!o.world_size() || !o.wait_for_workers()) co_return store;
     co_await register_worker(store, o, until);
-    if (share) co_await wait_for_all(core, share, store, o, until, limit ? *limit : o.timeout().length(begun));
+    if (share) co_await wait_for_all(core, share, store, o, until, shown);
     co_return store;
   }
 
