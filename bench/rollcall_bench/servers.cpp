@@ -123,7 +123,7 @@ std::vector<server_kind> servers_named(std::string const& list) {
     }
     if (!found) {
       std::string known;
-      for (server_kind const& k : servers()) known += " " + std::string(k.name);
+      for (server_kind const& k : servers()) known.append(" ").append(k.name);
       throw std::runtime_error("no server is called '" + name + "'; there are:" + known + " all");
     }
   }

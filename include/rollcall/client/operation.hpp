@@ -37,7 +37,11 @@ class store_op : private waiter, private engine::exchange, private timer_node, p
 
  protected:
   store_op(client_ptr c, op_kind k, deadline d) noexcept
-      : timer_node([](timer_node& t) noexcept { static_cast<store_op&>(t).expire(); }), client_(std::move(c)), limit_(d), kind_(k) {
+      : timer_node([](timer_node& t) noexcept { static_cast<store_op&>(t).expire(); }),
+        request_(c->spares()),
+        client_(std::move(c)),
+        limit_(d),
+        kind_(k) {
     client_->core().check_thread();
   }
   store_op(store_op&& o) noexcept
@@ -55,6 +59,7 @@ class store_op : private waiter, private engine::exchange, private timer_node, p
   ~store_op() {
     retire();
     if (is_pop() && number_ != 0 && !told_) leave_item();
+    request_.release();
   }
 
   /// The failure, or nullptr for success; once the operation has ended.

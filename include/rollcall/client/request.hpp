@@ -1,9 +1,11 @@
 #pragma once
 #include <cstddef>
 #include <cstring>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "../version.hpp"
 
@@ -11,18 +13,53 @@ namespace rollcall {
 inline namespace v0 {
 namespace detail {
 
+/// Buffers that long requests were encoded in and the next ones will be, so that a steady flow of them allocates nothing.
+class spare_buffers {
+ public:
+  [[nodiscard]] std::string take() noexcept {
+    std::string s;
+    if (kept_.empty()) return s;
+    s.swap(kept_.back());
+    kept_.pop_back();
+    return s;
+  }
+  void give(std::string& s) noexcept {
+    if (kept_.size() == most || s.capacity() > largest) return;
+    try {
+      if (kept_.capacity() == 0) kept_.reserve(most);
+    } catch (std::bad_alloc const&) {
+      return;
+    }
+    s.clear();
+    kept_.push_back(std::move(s));
+  }
+
+ private:
+  static constexpr std::size_t most = 16;
+  static constexpr std::size_t largest = 64 * 1024;
+  std::vector<std::string> kept_;
+};
+
 /// The encoded request of an operation: short ones inside the operation, long ones on the heap.
 class request_bytes {
  public:
-  request_bytes() noexcept {}
-  request_bytes(request_bytes&& o) noexcept : size_(o.size_), far_(std::move(o.far_)) {
+  explicit request_bytes(spare_buffers& spares) noexcept : spares_(&spares) {}
+  request_bytes(request_bytes&& o) noexcept : size_(o.size_), far_(std::move(o.far_)), spares_(o.spares_) {
     if (size_ <= inside) std::memcpy(near_, o.near_, size_);
+  }
+  /// Before the spares may be gone; nothing is in it afterwards.
+  void release() noexcept {
+    if (size_ > inside && far_.capacity() > inside) spares_->give(far_);
+    size_ = 0;
   }
   void append(char const* p, std::size_t n) {
     if (size_ + n <= inside) {
       std::memcpy(near_ + size_, p, n);
     } else {
-      if (size_ <= inside) far_.assign(near_, size_);
+      if (size_ <= inside) {
+        if (far_.capacity() < size_ + n) far_ = spares_->take();
+        far_.assign(near_, size_);
+      }
       far_.append(p, n);
     }
     size_ += n;
@@ -36,6 +73,7 @@ class request_bytes {
   std::size_t size_ = 0;
   char near_[inside];
   std::string far_;
+  spare_buffers* spares_;
 };
 
 /// What nobody stores: COMPARE_SET(key, this, this) changes nothing, and answers this only where the key is missing (protocol 4.1).

@@ -172,6 +172,7 @@ class client_state final : private lane_owner, private popped_items::owner, priv
   }
   /// What send_set() and its kin have sent.
   [[nodiscard]] unconfirmed_sends& sends() noexcept { return sends_; }
+  [[nodiscard]] spare_buffers& spares() noexcept { return spares_; }
 
   [[nodiscard]] bool take_popped(std::string_view key, std::string& out) { return items_ && items_->take(key, out); }
   /// The reply to the QUEUE_POP of an operation that has ended is still due: its item goes to the next pop.
@@ -360,6 +361,7 @@ class client_state final : private lane_owner, private popped_items::owner, priv
   std::vector<std::string> arrivals_;  // keys in wire form
   std::vector<std::unique_ptr<lane>> lanes_;
   unconfirmed_sends sends_;
+  spare_buffers spares_;
   std::unique_ptr<popped_items> items_;
   void (*greeted_)(void*) noexcept = nullptr;
   void* greeted_arg_ = nullptr;
