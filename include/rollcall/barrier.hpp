@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <random>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "core/bytes.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/random.hpp"
 #include "rt/combine.hpp"
 #include "rt/event.hpp"
 #include "rt/loop.hpp"
@@ -95,7 +95,7 @@ class barrier {
                               " ranks, counted from 0; attempts count from 0")
                       .with_key(name));
     const roll_call::arrival self(rank, world, options.attempt(), store.identity());
-    state_ = std::make_shared<state>(std::move(store), name, self, options.nonce() != 0 ? options.nonce() : random_nonce());
+    state_ = std::make_shared<state>(std::move(store), name, self, options.nonce() != 0 ? options.nonce() : detail::random_bits());
     state_->interval = std::max<duration>(options.logging_interval(), std::chrono::milliseconds(1));
     state_->progress = options.progress();
   }
@@ -134,10 +134,6 @@ class barrier {
   using state_ptr = std::shared_ptr<state>;
   using run = detail::barrier_run<Store>;
 
-  static std::uint64_t random_nonce() {
-    std::random_device random;
-    return (std::uint64_t{random()} << 32) | random();
-  }
   static failure describe(state const& s, errc code, std::string detail, time_point begun, deadline limit) {
     failure f(code, "barrier", std::move(detail));
     f.with_key(s.name).with_times(s.store.core().now() - begun, limit.length(begun));

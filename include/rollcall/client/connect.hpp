@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "../core/random.hpp"
 #include "../net/resolve.hpp"
 #include "../rt/combine.hpp"
 #include "../rt/event.hpp"
@@ -137,7 +138,7 @@ inline task<> greeted(client_ptr c) { co_await handshake_awaiter(*c); }
 /// The jittered pause between two rounds: 25 ms at first, half as long again each time, at most 2 s.
 class back_off {
  public:
-  back_off() : random_(std::random_device()()) {}
+  back_off() : random_(static_cast<std::minstd_rand::result_type>(random_bits())) {}
   [[nodiscard]] duration next() {
     const auto d = duration(static_cast<std::int64_t>(static_cast<double>(base_.count()) * std::uniform_real_distribution(0.5, 1.5)(random_)));
     base_ = std::min(base_ + base_ / 2, duration(std::chrono::seconds(2)));

@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "../core/random.hpp"
 #include "../net/resolve.hpp"
 #include "../rt/loop.hpp"
 #include "give_back.hpp"
@@ -354,7 +354,7 @@ class client_state final : private lane_owner, private popped_items::owner, priv
   bool with_ping_ = true;  // what the first lane's handshake showed that the server takes
   server_info info_;
   std::uint32_t nonce_ = 0;
-  std::uint64_t identity_ = (std::uint64_t{std::random_device()()} << 32) | std::random_device()();
+  std::uint64_t identity_ = random_bits();
   failure_ptr closed_;
   resolve_fn resolver_;
   std::array<bool, op_family_count> known_{};
