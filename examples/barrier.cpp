@@ -200,6 +200,10 @@ rc::task<> rank_main(rc::loop& loop, job const& j, report& said) {
   rc::rendezvous_options how(j.place);
   how.wait_for_workers(j.kind != "roll");
   rc::rendezvous_session session = co_await rc::rendezvous(loop, j.url, how);
+  if (session.owns_server()) {
+    said.add("back_end", session.back_end());
+    said.line(fmt::format("rank={}: serves the store at {} ({})", j.rank, session.url(), session.back_end()));
+  }
   const auto body = [&](rc::rendezvous_session& s) -> rc::task<> {
     if (j.stays_away()) {
       co_await rc::sleep_for(rc::saturate(j.timeout));  // it serves the others
@@ -229,6 +233,10 @@ int main(int argc, char** argv) {
   app.add_option("--runs", j.runs, "Barriers to pass after the start")->capture_default_str()->check(CLI::NonNegativeNumber);
   app.add_option("--kind", j.kind, "Which barrier")->capture_default_str()->check(CLI::IsMember({"roll", "store-based", "seed"}));
   app.add_option("--absent", j.absent, "The rank that stays away")->check(CLI::NonNegativeNumber)->type_name("R");
+  std::string back_end;
+  app.add_option("--use-libuv", back_end, "What rank 0 serves with. 1: libuv; 0: the blocking back end, legacy. USE_LIBUV unless given, else 1")
+      ->check([](std::string const& s) { return rc::flag_value(s, "--use-libuv").has_value() ? "" : rc::flag_value(s, "--use-libuv").error().detail(); })
+      ->type_name("0|1");
   app.add_flag("--fresh", j.fresh, "A fresh object for each round of roll, under the same name");
   CLI::Option const* const limit = app.add_option("--timeout", timeout, "Seconds for each step")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--interval", interval, "Seconds between two lines that say whom rank 0 waits for; a terminal shows a bar")
@@ -242,6 +250,7 @@ int main(int argc, char** argv) {
   } catch (CLI::ParseError const& e) {
     return app.exit(e) == 0 ? EXIT_SUCCESS : usage_error;
   }
+  if (!back_end.empty()) j.place.use_libuv(*rc::flag_value(back_end, "--use-libuv"));
   j.timeout = std::chrono::duration<double>(timeout);
   j.place.rank(rank).world_size(world);
   if (limit->count() > 0) j.place.timeout(rc::saturate(j.timeout));
