@@ -302,7 +302,7 @@ TEST_CASE("port 0 is told by a file, and what an earlier run has left there is n
     ranks.spawn(keep(l, url, rank(0), &all));
     co_await ranks.join();
     CHECK(all.size() == 3);
-    CHECK(other.stats.accepted == 0);
+    CHECK(other.stats().accepted == 0);
     for (rc::rendezvous_session const& s : all) {
       CHECK(s.tcp()->port() != 0);
       CHECK(s.url() == all.front().url());
