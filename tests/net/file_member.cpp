@@ -21,7 +21,8 @@ namespace rc = rollcall;
 namespace {
 
 void say(std::string const& line) {
-  std::printf("%s\n", line.c_str());
+  std::fwrite(line.data(), 1, line.size(), stdout);  // values may hold zeros
+  std::putchar('\n');
   std::fflush(stdout);
 }
 void until_input_ends() {

@@ -406,6 +406,28 @@ TEST_CASE("a file of another run is told by its run id, or by all of its members
   });
 }
 
+TEST_CASE("members that are killed while they count hold up nobody and lose nothing", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const string path = here.path + "/store";
+    rc::file_store s = co_await open(l, path);
+    std::vector<std::unique_ptr<child>> all;
+    for (int i = 0; i < 4; ++i)
+      all.push_back(std::make_unique<child>(strings{file_member(), path, "-1", "add", "n", "1", i < 2 ? "1000000" : "500"}));
+    std::int64_t seen = 0;
+    while (seen < 200) seen = co_await s.add("n", 0);
+    for (int i = 0; i < 2; ++i) {
+      all[static_cast<std::size_t>(i)]->kill(SIGKILL);
+      CHECK(all[static_cast<std::size_t>(i)]->finish() == 128 + SIGKILL);
+    }
+    for (int i = 2; i < 4; ++i) CHECK(all[static_cast<std::size_t>(i)]->finish(60s) == 0);
+    const std::int64_t sum = co_await s.add("n", 0);
+    CHECK(sum >= 1000);
+    rc::file_store late = co_await open(l, path);
+    CHECK_AWAIT(co_await late.add("n", 1), sum + 1);
+  });
+}
+
 TEST_CASE("a file whose members were all killed is no run's to go on with, unless it is named", "[file]") {
   on_loop([](rc::loop& l) -> rc::task<> {
     const scratch here;

@@ -189,6 +189,8 @@ class file_state final : public std::enable_shared_from_this<file_state>, privat
     try {
       self.finished(*j);
     } catch (std::exception const& e) {
+      for (auto const& q : j->requests)
+        if (q && q->owner) std::exchange(q->owner, nullptr)->store_ends(errc::io, e.what(), q->give_up());
       self.close(errc::io, e.what());
     }
     if (self.leaving_) {
@@ -207,6 +209,7 @@ class file_state final : public std::enable_shared_from_this<file_state>, privat
     trouble_ = r.how == not_yet ? r.text : std::string();
     trouble_code_ = r.how == not_yet ? r.code : errc::timed_out;
     std::vector<std::unique_ptr<file_request>> again;
+    again.reserve(j.requests.size());
     for (std::unique_ptr<file_request>& q : j.requests) {
       if (refused) q->fail(r.code, r.text, q->changes() ? r.what_happened : effect::none);
       q->where = file_request::place::none;
@@ -239,10 +242,16 @@ class file_state final : public std::enable_shared_from_this<file_state>, privat
     owner.answered(std::move(q));
   }
   void wait(std::unique_ptr<file_request> q) {
-    for (std::size_t i = 0; i < q->keys.size(); ++i) awaited_.emplace(q->keys[i], reference(*q, i));
     q->renew();
     q->where = file_request::place::waiting;
-    waiting_.push_back(*q.release());
+    file_request& r = *q.release();
+    waiting_.push_back(r);
+    try {
+      for (std::size_t i = 0; i < r.keys.size(); ++i) awaited_.emplace(r.keys[i], reference(r, i));
+    } catch (std::exception const& e) {
+      r.fail(errc::io, e.what());
+      answer(take(r));
+    }
   }
   /// Takes a request out of its list.
   std::unique_ptr<file_request> take(file_request& r) noexcept {
