@@ -1,5 +1,5 @@
 // witness: what one well-behaved client feels while others of the same server misbehave. Prints one JSON object: for each trouble the
-// round-trip times of a witness that gets a small key again and again, and what the server had counted meanwhile.
+// round-trip times of a witness that gets a small key again and again. First with the libuv back end, then with the blocking one.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -16,6 +16,7 @@
 #include <functional>
 #include <future>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <rollcall/rollcall.hpp>
 #include <stdexcept>
 #include <string>
@@ -33,21 +34,30 @@ namespace {
 
 constexpr std::size_t big_bytes = std::size_t{8} << 20;  // what one request may hold
 
-/// A server on a loop and a thread of its own.
+/// A server on a thread of its own, of one back end or the other.
 class server {
  public:
-  server() : poster_(start(rc::listen(rc::listen_options{}))) {}
+  explicit server(bool use_libuv) {
+    rc::listener at = rc::listen(rc::listen_options{});
+    port_ = at.port();
+    if (use_libuv) {
+      poster_.emplace(start(std::move(at)));
+    } else {
+      blocking_.emplace(std::move(at));
+      blocking_->start();
+    }
+  }
   server(server const&) = delete;
   server& operator=(server const&) = delete;
   ~server() {
-    poster_.post([this] { stop_.request_stop(); });
+    if (!poster_) return;
+    poster_->post([this] { stop_.request_stop(); });
     thread_.join();
   }
   [[nodiscard]] int port() const { return port_; }
 
  private:
   rc::poster start(rc::listener at) {
-    port_ = at.port();
     std::promise<rc::poster> started;
     std::future<rc::poster> running = started.get_future();
     thread_ = std::thread([this, l = std::move(at), s = std::move(started)]() mutable {
@@ -62,7 +72,8 @@ class server {
   rc::stop_source stop_;
   rc::server_stats stats_;
   std::thread thread_;
-  rc::poster poster_;
+  std::optional<rc::poster> poster_;
+  std::optional<rc::legacy_server> blocking_;
 };
 
 /// A client that is no good: plain bytes on a socket that never waits.
@@ -146,8 +157,8 @@ ordered_json summary(std::vector<std::uint64_t> took) {
   return of;
 }
 
-rc::task<> measure(rc::loop& loop, trouble const& t, std::size_t times, ordered_json& into) {
-  server s;
+rc::task<> measure(rc::loop& loop, bool use_libuv, trouble const& t, std::size_t times, ordered_json& into) {
+  server s(use_libuv);
   rc::tcp_store store = co_await rc::tcp_store::connect(loop, "127.0.0.1", s.port(), 10s);
   co_await store.set("small", "value");
   co_await store.set("big", std::string(big_bytes, 'b'));
@@ -168,9 +179,12 @@ rc::task<> measure(rc::loop& loop, trouble const& t, std::size_t times, ordered_
 int main() {
   try {
     ordered_json all;
-    for (trouble const& t : troubles()) {
-      rc::loop loop;
-      rc::sync_wait(loop, measure(loop, t, 20'000, all));
+    for (const bool use_libuv : {true, false}) {
+      ordered_json& here = all[use_libuv ? "libuv" : "legacy"];
+      for (trouble const& t : troubles()) {
+        rc::loop loop;
+        rc::sync_wait(loop, measure(loop, use_libuv, t, 20'000, here));
+      }
     }
     fmt::print("{}\n", all.dump(2));
   } catch (std::exception const& e) {

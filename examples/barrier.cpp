@@ -56,6 +56,7 @@ struct job {
   std::string host = "127.0.0.1";
   int port = 0;
   std::optional<int> listen_fd;
+  std::optional<bool> use_libuv;
   bool serves = false;
   int attempt = 0;
   int runs = 10;
@@ -213,9 +214,13 @@ rc::task<> meet(rc::loop& loop, job const& j, rc::tcp_store const& store, rc::ti
 rc::task<> rank_main(rc::loop& loop, job const& j, report& said) {
   const rc::time_point begun = loop.now();
   rc::create_options how;
-  how.world_size(j.world).rank(j.rank).attempt(j.attempt).is_master(j.serves).listen_fd(j.listen_fd).timeout(j.limit());
+  how.world_size(j.world).rank(j.rank).attempt(j.attempt).is_master(j.serves).listen_fd(j.listen_fd).use_libuv(j.use_libuv).timeout(j.limit());
   how.wait_for_workers(j.kind != "roll");
   rc::tcp_store store = co_await rc::tcp_store::create(loop, j.host, j.port, how);
+  if (store.owns_server()) {
+    said.add("back_end", store.back_end());
+    said.line(fmt::format("rank={}: serves the store at {}:{} ({})", j.rank, store.host(), store.port(), store.back_end()));
+  }
   std::exception_ptr failed;
   try {
     if (j.stays_away()) {
@@ -244,6 +249,10 @@ int main(int argc, char** argv) {
   app.add_option("--runs", j.runs, "Barriers to pass after the start")->capture_default_str()->check(CLI::NonNegativeNumber);
   app.add_option("--kind", j.kind, "Which barrier")->capture_default_str()->check(CLI::IsMember({"roll", "store-based", "seed"}));
   app.add_option("--absent", j.absent, "The rank that stays away")->check(CLI::NonNegativeNumber)->type_name("R");
+  std::string back_end;
+  app.add_option("--use-libuv", back_end, "What rank 0 serves with. 1: libuv; 0: the blocking back end, legacy. USE_LIBUV unless given, else 1")
+      ->check([](std::string const& s) { return rc::flag_value(s, "--use-libuv").has_value() ? "" : rc::flag_value(s, "--use-libuv").error().detail(); })
+      ->type_name("0|1");
   app.add_flag("--fresh", j.fresh, "A fresh object for each round of roll, under the same name");
   app.add_option("--timeout", timeout, "Seconds for each step")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--interval", interval, "Seconds between two lines that say whom rank 0 waits for; a terminal shows a bar")
@@ -257,6 +266,7 @@ int main(int argc, char** argv) {
   } catch (CLI::ParseError const& e) {
     return app.exit(e) == 0 ? EXIT_SUCCESS : usage_error;
   }
+  if (!back_end.empty()) j.use_libuv = *rc::flag_value(back_end, "--use-libuv");
   j.timeout = std::chrono::duration<double>(timeout);
   j.interval = std::chrono::duration<double>(interval);
 

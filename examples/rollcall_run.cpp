@@ -19,6 +19,7 @@
 #include <cstring>
 #include <exception>
 #include <optional>
+#include <rollcall/core/use_libuv.hpp>
 #include <rollcall/net/signal.hpp>
 #include <rollcall/posix/fd.hpp>
 #include <rollcall/posix/listener.hpp>
@@ -103,6 +104,10 @@ class launcher {
   // Runs all ranks to their end, again where they may be restarted; gives the exit status.
   rc::task<int> run() {
     if (settings_.owns_port()) at_ = bind_port(settings_);
+    if (at_ && settings_.host_store) {
+      use_libuv_ = rc::choose_use_libuv(std::nullopt).value();
+      if (!use_libuv_ && !settings_.quiet) say("the store is served by the legacy back end");
+    }
     rc::scope helpers(loop_);
     helpers.spawn(forward_signals(helpers));
     int status = EXIT_SUCCESS;
@@ -123,7 +128,7 @@ class launcher {
  private:
   rc::task<int> one_attempt(int number) {
     std::optional<run::hosted_store> store;
-    if (at_ && settings_.host_store) store.emplace(another(at_));
+    if (at_ && settings_.host_store) store.emplace(another(at_), use_libuv_);
     run::attempt ranks(loop_, settings_, guard_, terminals_, logs_, number);
     ranks.start(at_);
     // The last rank 0 alone holds the port: when it dies, the port is gone, and nobody waits for an answer there.
@@ -179,6 +184,7 @@ class launcher {
   run::log_folder logs_;
   run::guard guard_;
   rc::listener at_;  // kept while a restart may need it
+  bool use_libuv_ = true;  // for the store of --host-store
   run::attempt* running_ = nullptr;
   int interrupted_by_ = 0;  // the last signal
 };

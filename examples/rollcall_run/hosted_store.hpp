@@ -1,5 +1,5 @@
 #pragma once
-// The store of --host-store. It has a thread and a loop of its own: whoever does not read the launcher's output holds up the launcher, and
+// The store of --host-store. It has a thread of its own, and a loop where USE_LIBUV does not say otherwise: whoever does not read the launcher's output holds up the launcher, and
 // with it the ranks' lines, but never the store.
 #include <fmt/format.h>
 
@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <exception>
 #include <future>
+#include <optional>
+#include <rollcall/legacy/server.hpp>
 #include <rollcall/posix/listener.hpp>
 #include <rollcall/rt/loop.hpp>
 #include <rollcall/rt/stop.hpp>
@@ -26,21 +28,33 @@ namespace rc = rollcall;
 /// An empty store from the beginning to the end of this object.
 class hosted_store {
  public:
-  explicit hosted_store(rc::listener at) : started_(), poster_(start(std::move(at))) {}
+  hosted_store(rc::listener at, bool use_libuv) {
+    if (use_libuv) {
+      poster_.emplace(start(std::move(at)));
+    } else {
+      blocking_.emplace(std::move(at), rc::serve_options{}, log);
+      blocking_->start();
+    }
+  }
   hosted_store(hosted_store const&) = delete;
   hosted_store& operator=(hosted_store const&) = delete;
   ~hosted_store() {
-    poster_.post([this] { stop_.request_stop(); });
+    if (!poster_) return;
+    poster_->post([this] { stop_.request_stop(); });
     thread_.join();
   }
 
   /// How many clients were connected when the store last looked, which it does soon after each call; 1 before it has looked.
   [[nodiscard]] std::uint64_t clients() {
-    if (!poster_.post([this] { clients_ = stats_.connections; })) clients_ = 0;
+    if (blocking_) return blocking_->stats().connections;
+    if (!poster_->post([this] { clients_ = stats_.connections; })) clients_ = 0;
     return clients_;
   }
 
  private:
+  static void log(rc::log_level level, std::string_view line) {
+    if (level >= rc::log_level::warning) say(fmt::format("store: {}", line));
+  }
   rc::poster start(rc::listener at) {
     thread_ = std::thread([this](rc::listener l) { serve(std::move(l)); }, std::move(at));
     std::future<rc::poster> running = started_.get_future();
@@ -55,9 +69,7 @@ class hosted_store {
     bool running = false;
     try {
       rc::loop l;
-      l.log_to([](rc::log_level level, std::string_view line) {
-        if (level >= rc::log_level::warning) say(fmt::format("store: {}", line));
-      });
+      l.log_to(log);
       started_.set_value(l.post_handle());
       running = true;
       rc::sync_wait(l, rc::serve(l, std::move(at), rc::serve_options{}.stats(&stats_)), stop_.token());
@@ -75,7 +87,8 @@ class hosted_store {
   std::promise<rc::poster> started_;
   // Of the launcher's:
   std::thread thread_;
-  rc::poster poster_;
+  std::optional<rc::poster> poster_;
+  std::optional<rc::legacy_server> blocking_;
 };
 
 }  // namespace run

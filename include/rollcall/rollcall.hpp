@@ -4,6 +4,7 @@
 #include "barrier.hpp"
 #include "collectives.hpp"
 #include "environment.hpp"
+#include "legacy.hpp"
 #include "net/process.hpp"
 #include "net/resolve.hpp"
 #include "net/signal.hpp"

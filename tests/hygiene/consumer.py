@@ -25,6 +25,12 @@ def same(what, seen, expected):
         raise SystemExit(f'{what}: {seen!r}, not {expected!r}')
 
 
+def without_libuv(program):
+    same('what the program without a loop prints', run(program, timeout=60), 'hello')
+    if ldd := shutil.which('ldd'):
+        same('libuv is linked', 'libuv' in run(ldd, program), False)
+
+
 def by_pkg_config(meson, source, folder, version):
     pkg_config = shutil.which('pkg-config') or shutil.which('pkgconf')
     if not pkg_config:
@@ -34,7 +40,7 @@ def by_pkg_config(meson, source, folder, version):
     run(*meson, 'setup', *OFF, f'--prefix={prefix}', folder / 'build', source)
     run(*meson, 'install', '-C', folder / 'build')
     found = {p.relative_to(prefix).as_posix() for p in prefix.rglob('*') if p.is_file()}
-    expected = {'share/pkgconfig/rollcall.pc'} | {
+    expected = {'share/pkgconfig/rollcall.pc', 'share/pkgconfig/rollcall-legacy.pc'} | {
         'include/' + p.relative_to(source / 'include').as_posix() for p in (source / 'include').rglob('*.[hi]pp')}
     same('installed files', sorted(found), sorted(expected))
 
@@ -45,6 +51,12 @@ def by_pkg_config(meson, source, folder, version):
     program = folder / 'consumer'
     run(*shlex.split(os.environ['CXX']), '-std=c++20', source / 'tests/hygiene/consumer/main.cpp', *flags, '-o', program)
     same('what the program prints', run(program, timeout=60), version)
+
+    flags = shlex.split(run(pkg_config, '--cflags', '--libs', 'rollcall-legacy', env=environment))
+    same('libuv is required', '-luv' in flags, False)
+    program = folder / 'legacy'
+    run(*shlex.split(os.environ['CXX']), '-std=c++20', '-Wl,--no-as-needed', source / 'tests/hygiene/consumer/legacy.cpp', *flags, '-o', program)
+    without_libuv(program)
     return 0
 
 
@@ -53,11 +65,12 @@ def as_subproject(meson, source, folder, version):
     shutil.copytree(source / 'tests/hygiene/consumer', project)
     (project / 'subprojects').mkdir()
     (project / 'subprojects/rollcall').symlink_to(source)
-    run(*meson, 'setup', '--force-fallback-for=rollcall', folder / 'build', project)
+    run(*meson, 'setup', '--force-fallback-for=rollcall,rollcall-legacy', folder / 'build', project)
     names = [t['name'] for t in json.loads(run(*meson, 'introspect', '--targets', folder / 'build'))]
-    same('targets a parent project pays for', names, ['consumer'])
+    same('targets a parent project pays for', sorted(names), ['consumer', 'legacy'])
     run(*meson, 'compile', '-C', folder / 'build')
     same('what the program prints', run(folder / 'build/consumer', timeout=60), version)
+    without_libuv(folder / 'build/legacy')
     return 0
 
 

@@ -18,6 +18,7 @@ import unittest
 HERE = pathlib.Path(__file__).resolve().parent
 BUILD = pathlib.Path(os.environ.get('ROLLCALL_BUILD', 'build'))
 PYTHON = os.environ.get('ROLLCALL_TORCH_PYTHON') or 'python3'
+USE_LIBUV = os.environ.get('ROLLCALL_TEST_USE_LIBUV', '1')  # 0: rollcall's servers are of its blocking back end
 NEEDED = (2, 13)  # the first release with every operation: BARRIER and LIST_KEYS
 LIMIT = 60.0  # s, of whatever is not given another; ten times what a busy machine takes
 
@@ -118,8 +119,15 @@ class Server(Process):
     """rollcall-server; ends with the suite."""
 
     def __init__(self):
-        super().__init__([BUILD / 'examples' / 'rollcall-server', '--port', '0', '--until-eof'], pipe_input=True)
-        self.port = int(self.line().rsplit(':', 1)[1])
+        super().__init__([BUILD / 'examples' / 'rollcall-server', '--port', '0', '--until-eof'], for_ours(), pipe_input=True)
+        _, address, back_end = self.line().split()
+        assert back_end == ('libuv' if USE_LIBUV == '1' else 'legacy'), back_end
+        self.port = int(address.rsplit(':', 1)[1])
+
+
+def for_ours(environment=None):
+    """The environment of rollcall's programs. Not of PyTorch's, which know USE_LIBUV as well."""
+    return {'USE_LIBUV': USE_LIBUV, **(environment or {})}
 
 
 def client(port, limit=30, name='s', host='127.0.0.1', **more):
@@ -169,7 +177,7 @@ class Case(unittest.TestCase):
 
     def program(self, name, *arguments, environment=None):
         """A program of this suite, built from NAME.cpp."""
-        return self.watch(Process([BUILD / 'tests' / 'interop' / f'interop_{name}', *arguments], environment))
+        return self.watch(Process([BUILD / 'tests' / 'interop' / f'interop_{name}', *arguments], for_ours(environment)))
 
     def assertFails(self, kind, text, peer, code, limit=LIMIT):
         """That the call raises an exception of that class, with that text in it; gives how long it took."""
@@ -195,7 +203,7 @@ def why_not():
     if asked.returncode != 0:
         return f'{PYTHON} cannot import torch: {(asked.stderr.strip().splitlines() or ["?"])[-1]}'
     version, *there = asked.stdout.split()
-    print(f'PyTorch {version}, by {PYTHON}', flush=True)
+    print(f'PyTorch {version}, by {PYTHON}; rollcall with {"libuv" if USE_LIBUV == "1" else "its blocking back end"}', flush=True)
     if there != ['True', 'True']:
         return 'this PyTorch has no torch.distributed with gloo'
     if tuple(int(n) for n in version.split('+')[0].split('.')[:2]) < NEEDED:

@@ -81,14 +81,14 @@ void gather_a_thousand(int present) {
     }
     co_await stores[0].multi_set(others);
     int good = 0;
-    const std::uint64_t before = server.stats.requests;
+    const std::uint64_t before = server.stats().requests;
     rc::scope members(l);
     for (auto r = static_cast<std::size_t>(0); r < stores.size(); ++r)
       members.spawn(gather_one(stores[r], "big", static_cast<int>(r), world, expected[r], &expected, &good));
     co_await members.join();
     CHECK(good == present);
-    CHECK(server.stats.requests - before <= static_cast<std::uint64_t>(3 * present));
-    CHECK(server.stats.connections == stores.size());  // one a member
+    CHECK(server.stats().requests - before <= static_cast<std::uint64_t>(3 * present));
+    CHECK(server.stats().connections == stores.size());  // one a member
     stores.clear();
     co_await server.stop();
   };
@@ -150,7 +150,7 @@ TEST_CASE("ranks and sizes that can never work are refused before anything is se
     local_server server(l);
     rc::tcp_store s = co_await client_of(l, server.port());
     co_await s.num_keys();
-    const std::uint64_t before = server.stats.requests;
+    const std::uint64_t before = server.stats().requests;
     const int table[][2] = {{0, 0}, {-1, 2}, {2, 2}, {1, 1}, {0, -1}, {0, 131073}};
     for (auto const& row : table) {
       const rc::failure f = co_await failed_gather(s, "g", row[0], row[1], 5s);
@@ -160,7 +160,7 @@ TEST_CASE("ranks and sizes that can never work are refused before anything is se
     CHECK(r.code() == rc::errc::invalid);
     const rc::result<string> b = co_await rc::as_result(rc::broadcast(s, "b", 0, -1, "", 5s));
     CHECK(b.code() == rc::errc::invalid);
-    CHECK(server.stats.requests == before);
+    CHECK(server.stats().requests == before);
     co_await server.stop();
   });
 }

@@ -95,9 +95,9 @@ TEST_CASE("a blocking pop is not misled by a value under the same key", "[operat
     co_await s.set("q", "a value");  // every WAIT for it ends at once
     outcome<string> pop;
     pop.start(s.queue_pop("q", 20s));
-    const std::uint64_t before = server.stats.requests;
+    const std::uint64_t before = server.stats().requests;
     co_await rc::sleep_for(150ms);
-    CHECK(server.stats.requests - before < 100);  // it does not spin
+    CHECK(server.stats().requests - before < 100);  // it does not spin
     CHECK_FALSE(pop.r);
     co_await s.queue_push("q", "an item");
     co_await eventually([&] { return pop.r.has_value(); });
@@ -154,7 +154,7 @@ TEST_CASE("close() and the end of the last handle push items back at the tail", 
             CHECK(f.code() == rc::errc::closed);
           }
         }
-        co_await eventually([&] { return server.stats.connections == 1; });
+        co_await eventually([&] { return server.stats().connections == 1; });
         CHECK_AWAIT(co_await s.queue_pop("q"), "2");
         CHECK_AWAIT(co_await s.queue_pop("q"), "1");
       }
@@ -165,16 +165,16 @@ TEST_CASE("close() and the end of the last handle push items back at the tail", 
 TEST_CASE("get of a key that is a queue and has no value waits without spinning", "[operations]") {
   with_store([](rc::loop&, rc::tcp_store& s, local_server& server) -> rc::task<> {
     co_await s.queue_push("q", "an item");  // ends every WAIT for the key at once (protocol 7.4)
-    const std::uint64_t before = server.stats.requests;
+    const std::uint64_t before = server.stats().requests;
     const rc::failure one = failure_of(co_await rc::as_result(s.get("q", 300ms)));
     CHECK(one.code() == rc::errc::timed_out);
     const rc::failure many = failure_of(co_await rc::as_result(s.multi_get("q", 300ms)));
     CHECK(many.code() == rc::errc::timed_out);
-    CHECK(server.stats.requests - before < 400);  // about 80; without a pause some ten thousand
-    const std::uint64_t mark = server.stats.requests;
+    CHECK(server.stats().requests - before < 400);  // about 80; without a pause some ten thousand
+    const std::uint64_t mark = server.stats().requests;
     outcome<string> get;
     get.start(s.get("q", 20s));
-    co_await eventually([&] { return server.stats.requests > mark + 10; });
+    co_await eventually([&] { return server.stats().requests > mark + 10; });
     co_await s.set("q", "a value");
     co_await eventually([&] { return get.r.has_value(); });
     CHECK(get.r->value() == "a value");
@@ -306,18 +306,18 @@ TEST_CASE("sends return at once, in order and in one write; flush fences them", 
   with_store([](rc::loop& l, rc::tcp_store& s, local_server& server) -> rc::task<> {
     rc::tcp_store other = co_await client_of(l, server.port());
     static_cast<void>(co_await s.ping());
-    const rc::server_stats before = server.stats;
+    const rc::server_stats before = server.stats();
     for (int i = 0; i < 100; ++i) s.send_set("k", std::to_string(i));
     s.send_append("k", "+");
     s.send_multi_set({rc::kv("a", "1"), rc::kv("b", "2")});
     s.send_queue_push("q", "item");
     co_await s.flush();
-    CHECK(server.stats.reads - before.reads == 1);
-    CHECK(server.stats.requests - before.requests == 104);  // one fence
+    CHECK(server.stats().reads - before.reads == 1);
+    CHECK(server.stats().requests - before.requests == 104);  // one fence
     CHECK_AWAIT(co_await other.find("k"), std::optional<string>("99+"));
     CHECK_AWAIT(co_await other.check({"a", "b", "q"}), true);
     co_await s.flush();  // nothing to fence, nothing asked
-    CHECK(server.stats.requests - before.requests == 107);
+    CHECK(server.stats().requests - before.requests == 107);
 
     // What is asked afterwards finds it done, whatever waits stand on the connections.
     rc::scope waits(l);
@@ -388,7 +388,7 @@ TEST_CASE("ping and clone", "[operations]") {
     CHECK(twin.host() == s.host());
     CHECK(twin.port() == s.port());
     CHECK(twin.identity() != s.identity());
-    CHECK(server.stats.connections == 2);
+    CHECK(server.stats().connections == 2);
     s.close();
     co_await twin.set("k", "v");
     CHECK_AWAIT(co_await twin.get("k"), "v");
@@ -429,12 +429,12 @@ TEST_CASE("a flush that tells of a loss leaves what was sent since to the next o
     s.send_set("k", "v");
     static_cast<void>(failure_of(co_await rc::as_result(s.add("text", 1))));  // ends the connection
     co_await s.reconnect(5s);
-    const rc::server_stats before = server.stats;
+    const rc::server_stats before = server.stats();
     s.send_set("k", "v2");
     const rc::failure lost = failure_of(co_await rc::as_result(s.flush()));
     CHECK(lost.code() == rc::errc::disconnected);
     co_await s.flush();
-    CHECK(server.stats.requests - before.requests == 2);  // SET and the fence
+    CHECK(server.stats().requests - before.requests == 2);  // SET and the fence
   });
 }
 
@@ -447,7 +447,7 @@ TEST_CASE("a store that is closed while it reconnects stays closed", "[operation
     const auto reconnect = [&]() -> rc::task<> { ended = co_await rc::as_result(s.reconnect(20s)); };
     rc::scope under_way(l);
     under_way.spawn(reconnect());
-    while (server.stats.accepted < 2) co_await rc::sleep_for(0ms);  // a look in every turn: nobody has been greeted yet
+    while (server.stats().accepted < 2) co_await rc::sleep_for(0ms);  // a look in every turn: nobody has been greeted yet
     s.close();
     co_await under_way.join();
     CHECK(failure_of(ended).code() == rc::errc::closed);

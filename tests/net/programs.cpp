@@ -125,13 +125,13 @@ TEST_CASE("the environment of a rank is the launcher's word", "[programs]") {
 
 TEST_CASE("rollcall-server says where it is, drains at SIGTERM and frees its port", "[programs]") {
   NEEDS_EXAMPLE(program, "rollcall-server");
-  for (const int signal : {SIGTERM, SIGINT}) {
-    server_process server(program);
+  for (const int signal : {SIGTERM, SIGINT, -SIGTERM, -SIGINT}) {  // negative: the blocking back end
+    server_process server(program, {"--use-libuv", signal > 0 ? "1" : "0"});
     rc::unique_fd peer = plain_connect(server.port());
     REQUIRE(peer);
     REQUIRE(send_all(peer.get(), req::validate() + req::add("k", 5)));
     CHECK(receive(peer.get(), 8) == i64(5));
-    server.kill(signal);
+    server.kill(std::abs(signal));
     CHECK(server.finish() == 0);
     CHECK(receive(peer.get(), 1).empty());
     const rc::listener again = rc::listen(rc::listen_options{}.port(server.port()));
@@ -141,29 +141,37 @@ TEST_CASE("rollcall-server says where it is, drains at SIGTERM and frees its por
 
 TEST_CASE("rollcall-server ends with its standard input when it was asked to", "[programs]") {
   NEEDS_EXAMPLE(program, "rollcall-server");
-  child server({program, "--port", "0", "--until-eof"}, true);
-  CHECK(contains(server.line(), "ready 127.0.0.1:"));
-  server.close_input();
-  CHECK(server.finish() == 0);
+  for (char const* const use_libuv : {"1", "0"}) {
+    child server({program, "--port", "0", "--until-eof", "--use-libuv", use_libuv}, true);
+    CHECK(contains(server.line(), "ready 127.0.0.1:"));
+    server.close_input();
+    CHECK(server.finish() == 0);
+  }
 }
 
 TEST_CASE("an input that is a file, a device or closed has its end behind it", "[programs]") {
   NEEDS_EXAMPLE(program, "rollcall-server");
   for (char const* input : {"</dev/null", "</proc/self/exe", "<&-"}) {
-    INFO(input);
-    child server({"/bin/sh", "-c", "exec \"$0\" --port 0 --until-eof " + string(input), program});
-    CHECK(server.finish() == 0);
-    CHECK(contains(server.output(), "ready 127.0.0.1:"));
+    for (char const* const use_libuv : {"1", "0"}) {
+      INFO(input << ", --use-libuv " << use_libuv);
+      child server({"/bin/sh", "-c", "exec \"$0\" --port 0 --until-eof --use-libuv \"$1\" " + string(input), program, use_libuv});
+      CHECK(server.finish() == 0);
+      CHECK(contains(server.output(), "ready 127.0.0.1:"));
+    }
   }
 }
 
 TEST_CASE("the lessons run and end by themselves", "[programs]") {
   NEEDS_EXAMPLE(hello, "hello");
   NEEDS_EXAMPLE(embed, "embed_in_uv_loop");
+  NEEDS_EXAMPLE(blocking, "hello_blocking");
   child h({hello});
   CHECK(run(h) == 0);
   CHECK(contains(h.output(), "rank 0: my peer is at 10.0.0.2:4242"));
   CHECK(contains(h.output(), "rank 1: my peer is at 10.0.0.1:4242"));
+  child b({blocking});
+  CHECK(run(b) == 0);
+  CHECK(b.output() == "hello\n");
   child e({embed});
   CHECK(run(e) == 0);
   CHECK(contains(e.output(), "the echo server says hello"));

@@ -14,6 +14,7 @@ LIMIT = 120  # seconds
 # What each must end with and say: exit status, patterns that have to be found, and how often (at least).
 EXPECTED = {
     'absent': (1, [(r'barrier: rank \d: barrier of key .*: 1 of 8 missing: 3$', 7)]),
+    'legacy': (0, [(r'^\[0\] rank=0: serves the store at .* \(legacy\)$', 1), (r'^\[[0-7]\] rank=[0-7]: mean of 10 barriers', 8)]),
     'nodes': (0, [(r'^\[[0-7]\] rank=[0-7], world_size=8: store init in ', 8), (r'^\[[0-7]\] rank=[0-7]: mean of 10 barriers', 8)]),
 }
 # CI runs these itself: they install packages.

@@ -156,7 +156,7 @@ TEST_CASE("whatever a peer sends ends its own connection at the most", "[server]
     witnesses.spawn(witness(l, port));
     for (string const& bytes : bad) co_await ends(l, port, bytes);
     co_await ends(l, port, v + req::ping(5) + op(99) + req::ping(6), u32(5));  // what came before is answered
-    CHECK(server.stats.violations == bad.size() + 1);
+    CHECK(server.stats().violations == bad.size() + 1);
 
     // Noise, mostly behind a good start. A peer that is not ended by its noise leaves by itself.
     std::minstd_rand random(7);
@@ -171,7 +171,7 @@ TEST_CASE("whatever a peer sends ends its own connection at the most", "[server]
       static_cast<void>(co_await p.read_to_end());
     }
     co_await witnesses.join();
-    co_await eventually([&] { return server.stats.connections == 0; });
+    co_await eventually([&] { return server.stats().connections == 0; });
     CHECK(live_bytes - before < (1 << 20));
     co_await witness(l, port);
     co_await server.stop();
@@ -199,17 +199,17 @@ TEST_CASE("VALIDATE may be split anywhere", "[server]") {
     const string whole = req::validate() + req::ping(3);
     for (std::size_t at = 1; at < whole.size(); ++at) {
       raw_peer p = co_await raw_peer::connect(l, server.port());
-      const std::uint64_t reads = server.stats.reads;
+      const std::uint64_t reads = server.stats().reads;
       co_await p.send(whole.substr(0, at));
-      co_await eventually([&] { return server.stats.reads > reads; });
+      co_await eventually([&] { return server.stats().reads > reads; });
       const string answer = co_await p.ask(whole.substr(at), 4);
       CHECK(answer == u32(3));
     }
     raw_peer p = co_await raw_peer::connect(l, server.port());
     for (const char c : whole) {
-      const std::uint64_t reads = server.stats.reads;
+      const std::uint64_t reads = server.stats().reads;
       co_await p.send(string(1, c));
-      co_await eventually([&] { return server.stats.reads > reads; });
+      co_await eventually([&] { return server.stats().reads > reads; });
     }
     const string answer = co_await p.read(4);
     CHECK(answer == u32(3));
@@ -251,13 +251,13 @@ TEST_CASE("a peer that does not read its replies is not read any more, and close
     const std::int64_t before = live_bytes;
     rc::scope sender(l);
     sender.spawn(rc::as_result(greedy.send(std::move(many))));
-    co_await eventually([&] { return server.stats.paused == 1; });
+    co_await eventually([&] { return server.stats().paused == 1; });
     co_await witness(l, server.port());
-    CHECK(server.stats.requests < 20'000);
+    CHECK(server.stats().requests < 20'000);
     CHECK(live_bytes - before < (8 << 20));  // 200 MB were asked for
-    co_await eventually([&] { return server.stats.timed_out == 1; });
-    CHECK(server.stats.paused == 0);
-    co_await eventually([&] { return server.stats.connections == 0; });
+    co_await eventually([&] { return server.stats().timed_out == 1; });
+    CHECK(server.stats().paused == 0);
+    co_await eventually([&] { return server.stats().connections == 0; });
     co_await witness(l, server.port());
     sender.request_stop();
     co_await sender.join();
@@ -278,7 +278,7 @@ TEST_CASE("a peer that reads late gets every reply, in order", "[server]") {
     for (int i = 0; i < rounds; ++i) many += req::get("/" + std::to_string(i % 5)) + req::add("/n", 1) + req::wait({"/n"});
     rc::scope sender(l);
     sender.spawn(p.send(many));
-    co_await eventually([&] { return server.stats.paused == 1; });
+    co_await eventually([&] { return server.stats().paused == 1; });
     co_await witness(l, server.port());
     for (int i = 0; i < rounds; ++i) {
       const auto k = static_cast<unsigned>(i % 5);
@@ -289,7 +289,7 @@ TEST_CASE("a peer that reads late gets every reply, in order", "[server]") {
       if (i % 97 == 0) co_await rc::sleep_for(1ms);
     }
     co_await sender.join();
-    CHECK(server.stats.paused == 0);
+    CHECK(server.stats().paused == 0);
     const string after = co_await p.ask(req::ping(9), 4);
     CHECK(after == u32(9));
     p.socket.close();
@@ -306,7 +306,7 @@ TEST_CASE("a large value is queued for slow readers by reference, and delays nob
     static_cast<void>(co_await readers[0].ask(req::set("/big", big) + req::ping(1), 4));
     const std::int64_t before = live_bytes;
     for (raw_peer& r : readers) co_await r.send(req::get("/big"));
-    co_await eventually([&] { return server.stats.paused == 8; });
+    co_await eventually([&] { return server.stats().paused == 8; });
     CHECK(live_bytes - before < (4 << 20));
     co_await witness(l, server.port());
     // The value changes meanwhile; what was answered stays what it was.
@@ -344,7 +344,7 @@ TEST_CASE("peers that stand still are closed after their limits, and no others",
     const bool third = co_await half.ended();
     CHECK(third);
     CHECK(l.now() - begun >= 400ms);
-    CHECK(server.stats.timed_out == 3);
+    CHECK(server.stats().timed_out == 3);
     const string still = co_await idle.ask(req::ping(1), 4);
     CHECK(still == u32(1));
     const string too = co_await waiting.ask(req::cancel_wait(), 1);
@@ -361,11 +361,11 @@ TEST_CASE("connections past the limit are closed at once, and taken again when t
     std::vector<raw_peer> inside;
     for (int i = 0; i < 3; ++i) inside.push_back(co_await raw_peer::open(l, server.port()));
     for (int i = 0; i < 5; ++i) co_await ends(l, server.port(), req::validate() + req::ping(1));
-    CHECK(server.stats.refused == 5);
+    CHECK(server.stats().refused == 5);
     const string still = co_await inside[0].ask(req::ping(2), 4);
     CHECK(still == u32(2));
     inside.pop_back();
-    co_await eventually([&] { return server.stats.connections == 2; });
+    co_await eventually([&] { return server.stats().connections == 2; });
     raw_peer next = co_await raw_peer::open(l, server.port());
     inside.clear();
     next.socket.close();
@@ -405,8 +405,8 @@ TEST_CASE("a peer that ends its side still gets what it asked for", "[server]") 
       const string all = co_await p.read_to_end();
       CHECK(all == u32(3));
     }
-    co_await eventually([&] { return server.stats.connections == 0; });
-    CHECK(server.stats.violations == 0);
+    co_await eventually([&] { return server.stats().connections == 0; });
+    CHECK(server.stats().violations == 0);
     co_await server.stop();
   });
 }
@@ -419,7 +419,7 @@ TEST_CASE("a woken consumer that ends its side while it is stuck passes the item
     static_cast<void>(co_await pusher.ask(req::set("/big", big) + req::ping(1), 4));
     raw_peer first = co_await raw_peer::open(l, server.port());
     co_await first.send(req::get("/big") + req::wait({"/q"}));
-    co_await eventually([&] { return server.stats.paused == 1; });
+    co_await eventually([&] { return server.stats().paused == 1; });
     raw_peer second = co_await raw_peer::open(l, server.port());
     static_cast<void>(co_await second.ask(req::ping(1), 4));
     co_await second.send(req::wait({"/q"}) + req::ping(2));
@@ -447,7 +447,7 @@ TEST_CASE("a server that is stopped frees its port at once and sends what it has
     co_await waiting.send(req::wait({"/never"}));
     raw_peer quiet = co_await raw_peer::open(l, server.port());
     co_await reader.send(req::get("/big") + req::ping(2));
-    co_await eventually([&] { return server.stats.paused == 1; });
+    co_await eventually([&] { return server.stats().paused == 1; });
     rc::scope stopping(l);
     stopping.spawn(server.stop());
     const bool quiet_ended = co_await quiet.ended();
@@ -459,7 +459,7 @@ TEST_CASE("a server that is stopped frees its port at once and sends what it has
     const string all = co_await reader.read_to_end();
     CHECK((all == str(big) || all == str(big) + u32(2)));
     co_await stopping.join();
-    CHECK(server.stats.connections == 0);
+    CHECK(server.stats().connections == 0);
   });
 }
 
@@ -473,12 +473,12 @@ TEST_CASE("the replies before a violation arrive, also at a peer that does not r
       raw_peer slow = co_await raw_peer::open(l, server.port());
       static_cast<void>(co_await slow.ask(req::set("/big", big) + req::ping(1), 4));
       co_await slow.send(req::get("/big") + req::ping(2) + "\xff");
-      co_await eventually([&] { return server.stats.violations + server.stats.paused == 1; });
-      CHECK(server.stats.connections == 1);
+      co_await eventually([&] { return server.stats().violations + server.stats().paused == 1; });
+      CHECK(server.stats().connections == 1);
       const string all = co_await slow.read_to_end();
       CHECK((all == str(big) + u32(2)));
-      co_await eventually([&] { return server.stats.connections == 0; });
-      CHECK(server.stats.violations == 1);
+      co_await eventually([&] { return server.stats().connections == 0; });
+      CHECK(server.stats().violations == 1);
       co_await server.stop();
     }
   });
@@ -493,12 +493,12 @@ TEST_CASE("a stopping server waits for those who do not read only so long", "[se
       raw_peer p = co_await raw_peer::open(l, server.port());
       static_cast<void>(co_await p.ask(req::set("/big", letters(std::size_t{8} << 20, 7)) + req::ping(1), 4));
       co_await p.send(req::get("/big"));
-      co_await eventually([&] { return server.stats.paused == 1; });
+      co_await eventually([&] { return server.stats().paused == 1; });
       const rc::time_point begun = l.now();
       co_await server.stop();
       CHECK(l.now() - begun >= 100ms);
       best = std::min<rc::duration>(best, l.now() - begun);
-      CHECK(server.stats.timed_out == 1);
+      CHECK(server.stats().timed_out == 1);
       p.socket.close();
     }
     CHECK(best < 900ms);
@@ -629,12 +629,12 @@ TEST_CASE("peers that reset while they are written to kill nobody; signals stay 
       string many = req::validate();
       for (int n = 0; n < 1 + i % 5; ++n) many += req::get("/big");
       CHECK(send_all(peer.get(), many + (i % 3 == 0 ? req::wait({"/wake"}) : string())));
-      if (i % 2 == 0) co_await eventually([&] { return server.stats.connections > 1; });
+      if (i % 2 == 0) co_await eventually([&] { return server.stats().connections > 1; });
       for (int turns = i % 4; turns > 0; --turns) co_await rc::sleep_for(0ms);
       reset_connection(std::move(peer));
       static_cast<void>(co_await setter.ask(req::set("/wake", "") + op(8) + str("/wake"), 8));
     }
-    co_await eventually([&] { return server.stats.connections == 1; });
+    co_await eventually([&] { return server.stats().connections == 1; });
     co_await witness(l, server.port());
     setter.socket.close();
     co_await server.stop();
@@ -677,7 +677,9 @@ TEST_CASE("a client whose server resets while it is written to does not die eith
 TEST_CASE("out of descriptors, those inside are served; nothing spins, and it recovers", "[server][process]") {
   NEEDS_EXAMPLE(program, "rollcall-server");
   const watchdog dog(current_case());
-  server_process server(program, {"--max-files", "64"});
+  char const* const use_libuv = GENERATE("1", "0");
+  INFO("--use-libuv " << use_libuv);
+  server_process server(program, {"--max-files", "64", "--use-libuv", use_libuv});
   std::vector<rc::unique_fd> inside, all;
   for (int i = 0; i < 30; ++i) {
     inside.push_back(plain_connect(server.port()));
@@ -707,7 +709,7 @@ TEST_CASE("out of descriptors, those inside are served; nothing spins, and it re
   };
   const long before = ticks();
   std::this_thread::sleep_for(1s);  // the one thing that takes time to see: that nothing happens
-  CHECK(ticks() - before < sysconf(_SC_CLK_TCK) / 2);
+  CHECK(ticks() - before < sysconf(_SC_CLK_TCK) / 4);
   for (rc::unique_fd const& fd : inside) {
     REQUIRE(send_all(fd.get(), req::ping(3)));
     REQUIRE(receive(fd.get(), 4) == u32(3));
@@ -730,14 +732,14 @@ TEST_CASE("replies of one batch are one write", "[server]") {
   on_loop([](rc::loop& l) -> rc::task<> {
     local_server server(l);
     raw_peer p = co_await raw_peer::open(l, server.port());
-    const rc::server_stats before = server.stats;
+    const rc::server_stats before = server.stats();
     string batch;
     for (int i = 0; i < 100; ++i) batch += req::set("/k", "v") + req::get("/k") + req::add("/n", 1) + req::check({"/k"});
     const string answer = co_await p.ask(batch, 100 * (9 + 8 + 1));
     CHECK(answer.size() == 100 * (9 + 8 + 1));
-    CHECK(server.stats.requests - before.requests == 400);
-    CHECK(server.stats.writes - before.writes == 1);
-    CHECK(server.stats.reads - before.reads == 1);
+    CHECK(server.stats().requests - before.requests == 400);
+    CHECK(server.stats().writes - before.writes == 1);
+    CHECK(server.stats().reads - before.reads == 1);
     p.socket.close();
     co_await server.stop();
   });
@@ -754,11 +756,11 @@ TEST_CASE("wake-ups of one turn are one write a connection", "[server]") {
       sets += req::set("/w" + std::to_string(i), "");
     }
     static_cast<void>(co_await waiting.ask(waits + req::ping(1), 4));
-    const rc::server_stats before = server.stats;
+    const rc::server_stats before = server.stats();
     static_cast<void>(co_await setter.ask(sets + req::ping(2), 4));
     const string woken = co_await waiting.read(50);
     CHECK(woken == string(50, '\0'));
-    CHECK(server.stats.writes - before.writes == 2);
+    CHECK(server.stats().writes - before.writes == 2);
     waiting.socket.close();
     setter.socket.close();
     co_await server.stop();
@@ -850,24 +852,25 @@ TEST_CASE("operations of a steady state allocate nothing on the server", "[serve
 }
 
 TEST_CASE("an idle connection has no coroutine frame and no buffer, and costs little", "[server]") {
+  if (tests_legacy()) return;  // its connections are no handles of the loop
   on_loop([](rc::loop& l) -> rc::task<> {
     local_server server(l);
     co_await witness(l, server.port());
     constexpr int n = 400;
     std::vector<rc::unique_fd> peers;
     peers.reserve(n);
-    co_await eventually([&] { return server.stats.connections == 0; });
+    co_await eventually([&] { return server.stats().connections == 0; });
     const std::size_t frames = l.live_frames(), handles = l.live_handles();
     const std::int64_t start = live_bytes;
     for (int i = 0; i < n; ++i) {
       peers.push_back(plain_connect(server.port()));
       // Each has sent a large value in two pieces and got one back: no trace of either may stay.
       CHECK(send_all(peers.back().get(), req::validate() + req::set("/k", string(20'000, 'x')).substr(0, 9'000)));
-      const std::uint64_t reads = server.stats.reads;
-      co_await eventually([&] { return server.stats.reads > reads; });
+      const std::uint64_t reads = server.stats().reads;
+      co_await eventually([&] { return server.stats().reads > reads; });
       CHECK(send_all(peers.back().get(), req::set("/k", string(20'000, 'x')).substr(9'000) + req::get("/k") + req::ping(1)));
       const std::uint64_t requests = static_cast<std::uint64_t>(i + 1) * 4;
-      co_await eventually([&] { return server.stats.requests >= 1001 + 1 + requests; });
+      co_await eventually([&] { return server.stats().requests >= 1001 + 1 + requests; });
       const string got = receive(peers.back().get(), 8 + 20'000 + 4);
       CHECK(got.ends_with(u32(1)));
     }
@@ -877,7 +880,7 @@ TEST_CASE("an idle connection has no coroutine frame and no buffer, and costs li
     INFO(each << " bytes a connection");
     CHECK(each <= 512);
     peers.clear();
-    co_await eventually([&] { return server.stats.connections == 0 && l.live_handles() == handles; });
+    co_await eventually([&] { return server.stats().connections == 0 && l.live_handles() == handles; });
     CHECK(live_bytes - start < 200'000);
     co_await server.stop();
   });
@@ -896,6 +899,7 @@ TEST_CASE("log lines name peer, operation and key, and are bounded", "[server]")
     co_await culprit.write(req::validate() + req::add("/te\nxt", 1));
     const string_view end = co_await culprit.read_some();
     CHECK(end.empty());
+    co_await eventually([&] { return !lines.empty(); });  // a legacy server's come by post
     REQUIRE(lines.size() == 1);
     INFO(lines[0]);
     CHECK(contains(lines[0], "127.0.0.1:"));
@@ -903,7 +907,7 @@ TEST_CASE("log lines name peer, operation and key, and are bounded", "[server]")
     CHECK(contains(lines[0], "'/te\\x0axt'"));
     CHECK_FALSE(contains(lines[0], "\n"));
     for (int i = 0; i < 1000; ++i) co_await ends(l, server.port(), "\xff");
-    CHECK(server.stats.violations == 1001);
+    CHECK(server.stats().violations == 1001);
     CHECK(lines.size() < 60);
     for (string const& line : lines) CHECK(line.size() < 400);
     l.log_to({});

@@ -230,7 +230,7 @@ TEST_CASE("131072 keys in one request", "[store]") {
 TEST_CASE("operations of one turn are one write and one read", "[store]") {
   with_store([](rc::loop& l, rc::tcp_store& s, local_server& server) -> rc::task<> {
     co_await s.set("k", "v");
-    const rc::server_stats before = server.stats;
+    const rc::server_stats before = server.stats();
     rc::scope all(l);
     for (int i = 0; i < 4; ++i) {
       all.spawn(s.set("s" + std::to_string(i), "1"));
@@ -239,9 +239,9 @@ TEST_CASE("operations of one turn are one write and one read", "[store]") {
       all.spawn(s.check("k"));
     }
     co_await all.join();
-    CHECK(server.stats.reads - before.reads == 1);
-    CHECK(server.stats.writes - before.writes == 1);
-    CHECK(server.stats.requests - before.requests == 4 + 4 + 8 + 4);  // get is CHECK and GET; the replies behind a set are its fence
+    CHECK(server.stats().reads - before.reads == 1);
+    CHECK(server.stats().writes - before.writes == 1);
+    CHECK(server.stats().requests - before.requests == 4 + 4 + 8 + 4);  // get is CHECK and GET; the replies behind a set are its fence
     CHECK_AWAIT(co_await s.add("n", 0), 4);
   });
 }
@@ -401,7 +401,7 @@ TEST_CASE("the handle is a cheap copy; an operation keeps the connection alive",
     co_await running.join();
     co_await eventually([&] { return called.has_value(); });
     CHECK(called->value() == "v");
-    co_await eventually([&] { return server.stats.connections == 1; });
+    co_await eventually([&] { return server.stats().connections == 1; });
   });
 }
 

@@ -1,6 +1,6 @@
 #include "../support/net.hpp"
 
-// The same raw exchanges against serve() and against examples/mini_server: whoever drives the decoder and the engine answers alike.
+// The same raw exchanges against serve(), legacy_server and examples/mini_server: whoever drives the decoder and the engine answers alike.
 
 using namespace net_test;
 
@@ -120,6 +120,13 @@ TEST_CASE("serve() answers as the table says", "[wire]") {
   door.post([&] { stop.request_stop(); });
   server.join();
   expect_nothing_left(l);
+}
+
+TEST_CASE("legacy_server answers as the table says", "[wire]") {
+  const watchdog dog(current_case());
+  rc::legacy_server server(rc::listen_options{});
+  server.start();
+  conforms(server.port());
 }
 
 TEST_CASE("mini_server answers as the table says", "[wire]") {

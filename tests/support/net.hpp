@@ -11,6 +11,7 @@
 #include <uv.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -120,24 +121,48 @@ void on_loop(F f, std::chrono::seconds limit = 60s) {
   if (thrown) std::rethrow_exception(thrown);
 }
 
-/// A server on port 0 in the loop of the test. stop() before the end of the case; a case that fails drops it as it is.
+/// Whether local_server is serve() on the loop of the test, or a legacy_server: the same cases run with both.
+[[nodiscard]] inline bool tests_legacy() {
+  char const* const use_libuv = std::getenv("ROLLCALL_TEST_USE_LIBUV");
+  return use_libuv && string_view(use_libuv) == "0";
+}
+
+/// A server on port 0 beside the test. stop() before the end of the case; a case that fails drops it as it is.
 class local_server {
  public:
   explicit local_server(rc::loop& l, rc::serve_options o = {}, rc::listen_options at = {}) : scope_(l) {
     rc::listener listening = rc::listen(at);
     port_ = listening.port();
-    scope_.spawn(rc::serve(l, std::move(listening), o.stats(&stats)));
+    if (tests_legacy()) {
+      legacy_.emplace(std::move(listening), o, [&l, door = l.post_handle()](rc::log_level level, string_view line) {
+        door.post([&l, level, text = string(line)] { l.core().log(level, text); });
+      });
+      legacy_->start();
+    } else {
+      scope_.spawn(rc::serve(l, std::move(listening), o.stats(&stats_)));
+    }
   }
   [[nodiscard]] int port() const { return port_; }
-  [[nodiscard]] bool running() const { return scope_.size() > 0; }
+  [[nodiscard]] bool running() const { return scope_.size() > 0 || (legacy_ && legacy_->running()); }
   rc::task<> stop() {
+    if (legacy_ && legacy_->running()) {  // stop() blocks, and its peers may be on this loop
+      std::atomic<bool> over{false};
+      std::thread stopper([this, &over] {
+        legacy_->stop();
+        over = true;
+      });
+      while (!over) co_await rc::sleep_for(1ms);
+      stopper.join();
+    }
     scope_.request_stop();
     co_await scope_.join();
   }
-  rc::server_stats stats;
+  [[nodiscard]] rc::server_stats stats() const { return legacy_ ? legacy_->stats() : stats_; }
 
  private:
   int port_ = 0;
+  rc::server_stats stats_;
+  std::optional<rc::legacy_server> legacy_;
   rc::scope scope_;
 };
 

@@ -146,7 +146,9 @@ class connect_failure {
 inline task<client_ptr> connect_once(loop_core* core, std::string host, int port, client_options options, resolve_fn const* resolver,
                                      back_off* pauses, bool with_ping, connect_failure* why) {
   std::vector<socket_address> addresses;
-  if (socket_address::looks_like_ip(host)) {
+  if (const std::string_view path = unix_path_in(host); !path.empty()) {
+    addresses.push_back(socket_address::unix_path(path).value());
+  } else if (socket_address::looks_like_ip(host)) {
     addresses.push_back(socket_address::ip(host, port).value());
   } else {
     why->code = errc::resolve;
@@ -218,15 +220,20 @@ constexpr std::chrono::milliseconds last_round_time{250};
 inline task<client_ptr> connect_client(loop_core* core, std::string host, int port, deadline limit, client_options options, resolve_fn resolver) {
   const time_point begun = core->now();
   const time_point until = limit.from(begun);
-  const std::string endpoint = (host.find(':') != host.npos && host.front() != '[' ? "[" + host + "]" : host) + ":" + std::to_string(port);
+  const std::string endpoint = endpoint_text(host, port);
   const auto give_up = [&](errc code, std::string text) {
     failure f(code, "connect", std::move(text));
     f.with_peer(endpoint);
     return error(f.with_times(core->now() - begun, limit.length(begun)));
   };
-  if (port < 1 || port > 65535) throw give_up(errc::invalid, "port " + std::to_string(port) + " is not in 1..65535");
-  if (host.empty()) throw give_up(errc::invalid, "the host is empty");
-  if (socket_address::looks_like_ip(host)) {
+  if (const std::string_view path = unix_path_in(host); !path.empty()) {
+    const result<socket_address> at = socket_address::unix_path(path);
+    if (!at) throw give_up(errc::invalid, at.error().detail());
+  } else if (port < 1 || port > 65535) {
+    throw give_up(errc::invalid, "port " + std::to_string(port) + " is not in 1..65535");
+  } else if (host.empty()) {
+    throw give_up(errc::invalid, "the host is empty");
+  } else if (socket_address::looks_like_ip(host)) {
     const result<socket_address> literal = socket_address::ip(host, port);
     if (!literal) throw give_up(errc::invalid, literal.error().detail());
   }

@@ -66,9 +66,7 @@ class client_state final : private lane_owner, private popped_items::owner, priv
   [[nodiscard]] std::string const& host() const noexcept { return host_; }
   [[nodiscard]] int port() const noexcept { return port_; }
   /// "host:port" as the user gave them.
-  [[nodiscard]] std::string endpoint() const {
-    return (host_.find(':') != host_.npos && host_.front() != '[' ? "[" + host_ + "]" : host_) + ":" + std::to_string(port_);
-  }
+  [[nodiscard]] std::string endpoint() const { return endpoint_text(host_, port_); }
   /// Tells this client from every other one, also from its predecessor in a restarted process; random.
   [[nodiscard]] std::uint64_t identity() const noexcept { return identity_; }
   [[nodiscard]] server_info& info() noexcept override { return info_; }

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "../core/clock.hpp"
 #include "store.hpp"
@@ -13,6 +14,7 @@ inline namespace v0 {
 class server_stats {
  public:
   server_stats() noexcept = default;
+  std::string_view back_end;      ///< "libuv" or "legacy"
   std::uint64_t connections = 0;  ///< open now
   std::uint64_t accepted = 0;     ///< ever
   std::uint64_t refused = 0;      ///< closed at once: over max_connections, or out of descriptors

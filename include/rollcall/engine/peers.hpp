@@ -101,6 +101,7 @@ class peers {
   [[nodiscard]] std::size_t connections() const noexcept { return connections_; }
   [[nodiscard]] serve_options const& options() const noexcept { return options_; }
   [[nodiscard]] server_stats const& stats() const noexcept { return stats_; }
+  [[nodiscard]] std::string_view back_end() const noexcept { return stats_.back_end; }
   [[nodiscard]] watch_list& watches() noexcept { return watches_; }
 
   // The hooks, also for the log limiter.
@@ -109,8 +110,9 @@ class peers {
   virtual void log(log_level level, std::string_view line) noexcept = 0;
 
  protected:
-  explicit peers(serve_options const& options)
+  explicit peers(serve_options const& options, std::string_view back_end = {})
       : options_(options), store_(seeded(options.store())), stats_(options.stats() ? *options.stats() : own_stats_) {
+    stats_.back_end = back_end;
     const auto low = std::min({options_.validate_within(), options_.close_half_request_after(), options_.close_unread_after()});
     sweep_every_ = std::clamp<duration>(low / 4, std::chrono::milliseconds(10), std::chrono::seconds(1));
   }

@@ -130,6 +130,21 @@ class socket_address {
 };
 static_assert(await_safe<socket_address>);
 
+namespace detail {
+
+/// The path in a host of the form "unix:PATH", or nothing: a unix socket, where a port has no meaning.
+[[nodiscard]] inline std::string_view unix_path_in(std::string_view host) noexcept {
+  constexpr std::string_view prefix = "unix:";
+  return host.starts_with(prefix) ? host.substr(prefix.size()) : std::string_view();
+}
+/// "host:port" as the user gave them, an IPv6 literal in brackets; "unix:PATH".
+[[nodiscard]] inline std::string endpoint_text(std::string const& host, int port) {
+  if (!unix_path_in(host).empty()) return host;
+  return (host.find(':') != host.npos && host.front() != '[' ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+}  // namespace detail
+
 inline result<socket_address> socket_address::ip(std::string_view literal, std::int64_t port) {
   std::string shown = "'";
   detail::append_printable(shown, literal, 80);

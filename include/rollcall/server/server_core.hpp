@@ -22,7 +22,7 @@ class server_core final : public engine::peers, private net::detail::accept_sink
  public:
   /// Without a listener: serves what attach() is given.
   server_core(loop_core& core, serve_options const& options)
-      : engine::peers(options),
+      : engine::peers(options, "libuv"),
         timer_node([](timer_node& t) noexcept { static_cast<server_core&>(t).sweep(); }, false),
         core_(core),
         drained_(&core) {

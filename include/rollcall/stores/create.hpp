@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "../core/bytes.hpp"
+#include "../core/use_libuv.hpp"
 #include "../engine/options.hpp"
 #include "../posix/listener.hpp"
 #include "../rt/combine.hpp"
@@ -41,8 +42,9 @@ class create_options {
   /// Serve on this descriptor, bound or listening already, instead of binding one. Until the server stands it is the caller's (also where
   /// a tenant's server is shared instead); then it is closed with the server, also when create() fails later.
   create_options& listen_fd(std::optional<int> fd) noexcept { return listen_fd_ = fd, *this; }
-  /// False asks for the blocking server, which is not there yet: errc::unsupported where this process is the master. Default true.
-  create_options& use_libuv(bool on) noexcept { return use_libuv_ = on, *this; }
+  /// Which back end a master serves with: libuv, on this loop, or the blocking one, on a thread of its own, with the same answers. Unless
+  /// given, USE_LIBUV in the environment decides, else libuv. serve_options::stats() belongs to the blocking server's thread.
+  create_options& use_libuv(std::optional<bool> on) noexcept { return use_libuv_ = on, *this; }
   /// Masters with this flag on one loop share the server of one port (not 0); it ends with the last of them. Default false.
   create_options& multi_tenant(bool on) noexcept { return multi_tenant_ = on, *this; }
   /// Over all steps. A duration is also the limit of the store's operations, unless client() says otherwise. Default 300 s.
@@ -60,7 +62,7 @@ class create_options {
   [[nodiscard]] bool is_master() const noexcept { return is_master_; }
   [[nodiscard]] bool wait_for_workers() const noexcept { return wait_for_workers_; }
   [[nodiscard]] std::optional<int> listen_fd() const noexcept { return listen_fd_; }
-  [[nodiscard]] bool use_libuv() const noexcept { return use_libuv_; }
+  [[nodiscard]] std::optional<bool> use_libuv() const noexcept { return use_libuv_; }
   [[nodiscard]] bool multi_tenant() const noexcept { return multi_tenant_; }
   [[nodiscard]] deadline timeout() const noexcept { return timeout_; }
   [[nodiscard]] std::optional<std::string> const& bind() const noexcept { return bind_; }
@@ -77,7 +79,7 @@ class create_options {
   std::int64_t attempt_ = 0;
   bool is_master_ = false;
   bool wait_for_workers_ = true;
-  bool use_libuv_ = true;
+  std::optional<bool> use_libuv_;
   bool multi_tenant_ = false;
   std::optional<int> listen_fd_;
   deadline timeout_ = std::chrono::seconds(300);
@@ -97,6 +99,7 @@ class creation {
     const time_point begun = core->now();
     const time_point until = o.timeout().from(begun);
     check(host, port, o);
+    if (o.is_master()) o.use_libuv(choose_use_libuv(o.use_libuv()).value());
     std::shared_ptr<server_share> share;
     if (o.is_master()) {
       share = co_await own_server(core, host, port, o, until);
@@ -121,7 +124,7 @@ class creation {
     const auto refuse = [](std::string why) { throw error(failed(errc::invalid, std::move(why))); };
     const auto text = [](std::int64_t n) { return std::to_string(n); };
     if (host.empty()) refuse("the host is empty");
-    if (port < (o.is_master() ? 0 : 1) || port > 65535)
+    if (unix_path_in(host).empty() && (port < (o.is_master() ? 0 : 1) || port > 65535))
       refuse("port " + text(port) + " is not in " + (o.is_master() ? "0..65535" : "1..65535"));
     const std::int64_t world = o.world_size().value_or(max_world);
     if (world < 1 || world > max_world) refuse("world size " + text(world) + " is not in 1.." + text(max_world));
@@ -129,8 +132,6 @@ class creation {
       refuse("rank " + text(*o.rank()) + " is not in 0.." + text(world - 1) + (o.world_size() ? " (world size " + text(world) + ")" : ""));
     if (o.attempt() < 0) refuse("attempt " + text(o.attempt()) + " is negative");
     if (o.listen_fd() && !o.is_master()) refuse("a descriptor to listen on (" + text(*o.listen_fd()) + ") is given, but is_master is not");
-    if (o.is_master() && !o.use_libuv())
-      throw error(failed(errc::unsupported, "use_libuv is false, and the legacy (blocking) back end is not there yet"));
   }
 
   static task<std::shared_ptr<server_share>> own_server(loop_core* core, std::string host, int port, create_options o, time_point until) {
@@ -147,20 +148,21 @@ class creation {
       }
       if (const std::string w = o.world_size() ? backlog_warning(static_cast<std::size_t>(*o.world_size())) : ""; !w.empty())
         core->log(log_level::warning, w);
-      if (!server) server = &here.serve(*core, std::move(at), o.serve(), o.multi_tenant());
+      if (!server) server = &here.serve(*core, std::move(at), o.serve(), o.multi_tenant(), *o.use_libuv());
     }
     co_return std::make_shared<server_share>(*server);
   }
 
   static task<listener> listen_on(std::string host, int port, create_options o, time_point until) {
+    const std::string_view path = unix_path_in(host);
     if (o.listen_fd()) {
-      listener at = listener::adopt(*o.listen_fd(), port);
-      if (at.address().is_inet()) co_return at;
-      const std::string path = at.host();
+      listener at = listener::adopt(*o.listen_fd(), path.empty() ? port : 0);
+      if (at.address().is_inet() == path.empty()) co_return at;
+      const std::string found = at.url();
       static_cast<void>(at.release());
-      throw error(
-          failed(errc::invalid, "descriptor " + std::to_string(*o.listen_fd()) + " is the unix socket " + path + ", where TCP is needed"));
+      throw error(failed(errc::invalid, "descriptor " + std::to_string(*o.listen_fd()) + " is " + found + ", which nobody can reach as " + host));
     }
+    if (!path.empty()) co_return listen(listen_options().unix_path(std::string(path)));
     const std::string name = o.bind().value_or(host);
     if (name.empty() || name == "*" || is_localhost(name) || socket_address::looks_like_ip(name))
       co_return listen(listen_options().host(name).port(port));
@@ -216,7 +218,7 @@ class creation {
 
   static task<> wait_for_all(loop_core* core, std::shared_ptr<server_share> share, tcp_store store, create_options o, time_point until,
                              duration limit) {
-    registration_watch members(*core, share->hosted().server(), *o.world_size(), o.multi_tenant());
+    registration_watch members(share->hosted(), *o.world_size(), o.multi_tenant());
     const auto give_up = [&](errc code, std::string why) {
       failure f = failed(code, std::move(why));
       return error(f.with_peer(store.client_->endpoint()));
@@ -230,7 +232,7 @@ class creation {
       if (core->now() >= until) throw give_up(errc::timed_out, members.missing_text(duration_text(limit)));
       core->log(log_level::info, members.missing_text({}));
     }
-    if (!members.problem().empty()) throw give_up(errc::failed, members.problem());
+    if (std::string problem = members.problem(); !problem.empty()) throw give_up(errc::failed, std::move(problem));
   }
 };
 
@@ -239,14 +241,15 @@ class creation {
 /// The twin of the reference's constructor (protocol 11, 12): a master serves on `host` and `port`; everybody connects to them; where a
 /// world size is given, everybody registers on `init/`, and the master returns when all have, PyTorch's workers included.
 ///
-/// host      what the others are told, 1 byte or more; the master listens on exactly this address (create_options::bind).
+/// host      what the others are told, 1 byte or more; the master listens on exactly this address (create_options::bind). "unix:PATH" is
+///           a unix socket, where the port is not looked at.
 /// port      0..65535 for the master (0: the system chooses, tcp_store::port() tells), 1..65535 for the others.
 /// completes for the master when the last member registers: it sees that in its own server, it does not poll. For others when they are
 ///           registered.
 /// limit     create_options::timeout, one for all steps, exact to some milliseconds.
 /// errors    timed_out: "37 of 64 joined after 30 s: missing 3, 17-42". failed: a rank registered twice, two world sizes, more members
 ///           than the world has; it names them. invalid, before any socket: world size, rank or port out of range. address_in_use, also
-///           for another loop of this process. unsupported: use_libuv(false). What connect() throws. After an error nothing is served.
+///           for another loop of this process. What connect() throws. After an error nothing is served.
 /// cancel    as if never called, except that a registration that was sent stays counted.
 /// lifetime  a master's server ends with the last copy of its store (see drain()); all of them must end before the loop does.
 inline task<tcp_store> tcp_store::create(loop& l, std::string_view host, int port, create_options const& options) {

@@ -26,6 +26,7 @@ class store_owner {
   store_owner& operator=(store_owner const&) = delete;
   virtual ~store_owner() = default;
   [[nodiscard]] virtual bool serves() const noexcept = 0;
+  [[nodiscard]] virtual std::string_view back_end() const noexcept = 0;
   [[nodiscard]] virtual task<> drain(client_ptr client, deadline limit) = 0;
 };
 using owner_ptr = std::shared_ptr<store_owner>;
@@ -37,7 +38,8 @@ class creation;
 /// A client of one store server: a cheap handle that may be copied; the connection closes with the last handle and operation.
 class tcp_store : public store_operations {
  public:
-  /// Connects to the store at `host` and `port` (1..65535), resolving, retrying and shaking hands until `limit` has passed.
+  /// Connects to the store at `host` and `port` (1..65535), resolving, retrying and shaking hands until `limit` has passed. The host
+  /// "unix:PATH" is a unix socket; then the port is not looked at.
   ///
   /// errors    refused or resolve at the limit, naming the address, what was tried and the last error; protocol at once when something
   ///           else than a store answers; invalid for a port out of range.
@@ -92,6 +94,8 @@ class tcp_store : public store_operations {
   [[nodiscard]] task<> drain(deadline limit) const { return drain_task(owner_, client_, limit); }
   /// Whether a server lives in this process as long as this store, or a copy of it, does.
   [[nodiscard]] bool owns_server() const noexcept { return owner_ && owner_->serves(); }
+  /// Which server that is: "libuv", on this loop, or "legacy", on a thread of its own; "" where there is none.
+  [[nodiscard]] std::string_view back_end() const noexcept { return owns_server() ? owner_->back_end() : std::string_view(); }
 
   /// Closes the connection; pending and later operations fail with errc::closed. Idempotent, does not suspend. What send_set() and its
   /// kin have staged is written before, as far as the socket takes it. Items that were popped for stopped operations are pushed back at

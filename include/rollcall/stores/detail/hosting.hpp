@@ -13,54 +13,12 @@
 #include "../../rt/event.hpp"
 #include "../../rt/scope.hpp"
 #include "../../rt/timer.hpp"
-#include "../../server/server_core.hpp"
 #include "../tcp.hpp"
+#include "hosted.hpp"
 
 namespace rollcall {
 inline namespace v0 {
 namespace detail {
-
-/// A server that stores own together, by count. When the last lets go it stops accepting at once, closes who is quiet, and is gone once
-/// the others have taken what was answered (serve_options::drain_within); nobody waits for that.
-class hosted_server final : public list_hook<>, private child_owner {
- public:
-  hosted_server(loop_core& core, listener at, serve_options const& options, bool shared)
-      : core_(core), port_(at.port()), shared_(shared), server_(core, std::move(at), options) {}
-
-  [[nodiscard]] loop_core& core() const noexcept { return core_; }
-  [[nodiscard]] server_core& server() noexcept { return server_; }
-  [[nodiscard]] int port() const noexcept { return port_; }
-  /// Whether a further create() may share it.
-  [[nodiscard]] bool shares(int port) const noexcept { return shared_ && owners_ > 0 && port == port_; }
-  [[nodiscard]] std::size_t owners() const noexcept { return owners_; }
-
-  void own() noexcept { ++owners_; }
-  void disown() noexcept {
-    if (--owners_ > 0) return;
-    server_.drain();
-    if (server_.connections() == 0) {
-      delete this;
-      return;
-    }
-    try {
-      launch(wait_until_drained(server_), environment(&core_, stop_token()));
-    } catch (std::exception const&) {
-      delete this;  // no memory to wait with: closed as they are
-    }
-  }
-
- private:
-  friend class hosting;
-  ~hosted_server() { destroy_children(); }
-  static driver wait_until_drained(server_core& server) { co_await server.drained(); }
-  void child_ended(std::exception_ptr) noexcept override { delete this; }
-
-  loop_core& core_;
-  int port_;
-  bool shared_;
-  std::size_t owners_ = 0;
-  server_core server_;
-};
 
 /// The servers that stores of one loop own: what `multi_tenant` shares, since nothing is global.
 class hosting final : public loop_attachment {
@@ -75,8 +33,13 @@ class hosting final : public loop_attachment {
       if (s->shares(port)) return s;
     return nullptr;
   }
-  [[nodiscard]] hosted_server& serve(loop_core& core, listener at, serve_options const& options, bool shared) {
-    auto* s = new hosted_server(core, std::move(at), options, shared);
+  [[nodiscard]] hosted_server& serve(loop_core& core, listener at, serve_options const& options, bool shared, bool use_libuv) {
+    hosted_server* s = nullptr;
+    if (use_libuv) {
+      s = new looping_server(core, std::move(at), options, shared);
+    } else {
+      s = new threaded_server(core, std::move(at), options, shared);
+    }
     servers_.push_back(*s);
     return *s;
   }
@@ -94,6 +57,7 @@ class server_share final : public store_owner {
   explicit server_share(hosted_server& s) noexcept : hosted_(&s) { hosted_->own(); }
   ~server_share() override { give_up(); }
   [[nodiscard]] bool serves() const noexcept override { return hosted_ != nullptr; }
+  [[nodiscard]] std::string_view back_end() const noexcept override { return hosted_->back_end(); }
   [[nodiscard]] hosted_server& hosted() const noexcept { return *hosted_; }
 
   [[nodiscard]] task<> drain(client_ptr client, deadline limit) override {
@@ -103,11 +67,12 @@ class server_share final : public store_owner {
     const time_point until = limit.from(begun);
     std::size_t left = 0;
     {
-      departures gone(core, hosted_->server());
-      while (last_owner() && (left = others(*client)) > 0 && core.now() < until) {
-        gone.reset();
+      departures gone(*hosted_);
+      for (;;) {
+        gone.reset();  // before it is counted: what changes from here on is told
+        if (!last_owner() || (left = others(*client)) == 0 || core.now() >= until) break;
         // Of its own connections it knows those that stand. While one is being opened, the count is looked at again soon.
-        const bool opening = hosted_->server().connections() <= client->lane_count();
+        const bool opening = hosted_->connections() <= client->lane_count();
         const time_point next = opening ? std::min(until, core.now() + std::chrono::milliseconds(20)) : until;
         const result<void> changed = co_await as_result(with_deadline(gone.wait(), next));
         if (!changed && changed.error().code() != errc::timed_out) throw error(changed.shared());
@@ -128,28 +93,29 @@ class server_share final : public store_owner {
   }
 
  private:
-  /// Set when anything happened at the server.
-  class departures final : private engine::server_watch {
+  /// Set when somebody has come or left since reset().
+  class departures final : private server_view {
    public:
-    departures(loop_core& core, server_core& s) noexcept : server_(s), before_(s.connections()), changed_(&core) { s.watches().add(*this); }
+    explicit departures(hosted_server& s) : server_(s), changed_(&s.core()) { s.watch(*this); }
+    ~departures() { detach(); }
     void reset() noexcept {
+      const auto l = lock();
       before_ = server_.connections();
       changed_.reset();
     }
     [[nodiscard]] event::waiting wait() noexcept { return changed_.wait(); }
 
    private:
-    void on_served() noexcept override {
-      if (server_.connections() != before_) changed_.set();
-    }
-    server_core& server_;
-    std::size_t before_;
+    bool look(engine::peers& p) noexcept override { return p.connections() != before_; }
+    void told() noexcept override { changed_.set(); }
+    hosted_server& server_;
+    std::size_t before_ = 0;
     event changed_;
   };
 
   [[nodiscard]] bool last_owner() const noexcept { return hosted_ && hosted_->owners() == 1; }
   [[nodiscard]] std::size_t others(client_state const& own) const noexcept {
-    const std::size_t all = hosted_->server().connections();
+    const std::size_t all = hosted_->connections();
     return all - std::min(all, own.ready_lanes());
   }
   void give_up() noexcept {

@@ -16,7 +16,7 @@
 #include "../../core/ranges.hpp"
 #include "../../engine/store.hpp"
 #include "../../rt/event.hpp"
-#include "../../server/server_core.hpp"
+#include "hosted.hpp"
 
 namespace rollcall {
 inline namespace v0 {
@@ -153,46 +153,54 @@ class worker_roll {
 
 /// The owner's view of who has joined its server: looks after every batch of requests, in the process, so that nobody polls and a
 /// worker that knows nothing of rollcall counts as well.
-class registration_watch final : private engine::server_watch {
+class registration_watch final : private server_view {
  public:
   /// `shared`: several rounds of one world may register here (multi_tenant), so a larger count is no error.
-  registration_watch(loop_core& core, server_core& server, std::int64_t world, bool shared) noexcept
-      : server_(server), world_(world), shared_(shared), roll_(world), decided_(&core) {
-    server.watches().add(*this);
-    on_served();
+  registration_watch(hosted_server& server, std::int64_t world, bool shared)
+      : world_(world), shared_(shared), roll_(world), decided_(&server.core()) {
+    server.watch(*this);
   }
+  ~registration_watch() { detach(); }
   [[nodiscard]] event::waiting decided() noexcept { return decided_.wait(); }
   /// Why this can never be complete; "" when it is.
-  [[nodiscard]] std::string const& problem() const noexcept { return problem_; }
-  [[nodiscard]] std::string missing_text(std::string_view after) const { return roll_.missing_text(count_, after); }
+  [[nodiscard]] std::string problem() const {
+    const auto l = lock();
+    return problem_;
+  }
+  [[nodiscard]] std::string missing_text(std::string_view after) const {
+    const auto l = lock();
+    return roll_.missing_text(count_, after);
+  }
 
  private:
-  void on_served() noexcept override {
-    if (decided_.is_set()) return;
+  bool look(engine::peers& p) noexcept override {
+    if (is_over_) return false;
     try {
-      look();
+      read(p.store());
     } catch (std::exception const&) {
       // No memory: looked at again after the next request, or told by the limit.
     }
+    return is_over_;
   }
-  void look() {
+  void told() noexcept override { decided_.set(); }
+  void read(engine::store const& store) {
     count_ = 0;
-    if (const auto n = server_.store().peek(worker_count_key)) static_cast<void>(engine::detail::parse_number(*n, count_));
-    if (const auto records = server_.store().peek(worker_records_key)) roll_.read(*records);
+    if (const auto n = store.peek(worker_count_key)) static_cast<void>(engine::detail::parse_number(*n, count_));
+    if (const auto records = store.peek(worker_records_key)) roll_.read(*records);
     problem_ = roll_.problem();
     const std::int64_t joined = roll_.joined(count_);
     if (problem_.empty() && joined > world_ && !shared_)
       problem_ =
           std::to_string(joined) + " joined a world of " + std::to_string(world_) + ": two jobs on one port, or a process registered twice";
-    if (joined >= world_ || !problem_.empty()) decided_.set();
+    is_over_ = joined >= world_ || !problem_.empty();
   }
 
-  server_core& server_;
   std::int64_t world_;
   bool shared_;
   std::int64_t count_ = 0;
   worker_roll roll_;
   std::string problem_;
+  bool is_over_ = false;
   event decided_;
 };
 
