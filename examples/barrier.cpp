@@ -1,5 +1,5 @@
 // barrier: one rank of a job whose ranks meet through a store, pass barriers, and say who is missing when somebody stays away.
-// Rank 0 serves the store, on the descriptor its launcher hands over (ROLLCALL_LISTEN_FD) or on MASTER_ADDR:MASTER_PORT, and leaves last.
+// Where they meet is a URL (--init-method). Rank 0 serves, where it is no file or launcher's store, and leaves last.
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -35,30 +35,14 @@ constexpr char const* help_footer =
     "With the last two, ranks start through tcp_store::create, the twin of PyTorch's constructor: rank 0's init time is how long it takes\n"
     "until all have joined. With roll a first barrier takes its place, so that everybody learns who is missing.";
 
-/// A whole number from the environment; an error that names the variable and its value otherwise.
-int number_from_environment(char const* name, int low, int high, std::optional<int> otherwise = std::nullopt) {
-  char const* text = std::getenv(name);
-  if (!text || !*text) {
-    if (otherwise) return *otherwise;
-    throw rc::error(rc::errc::invalid, "environment", fmt::format("{} is not set; run this under rollcall-run", name));
-  }
-  int value = 0;
-  char const* end = text + std::string_view(text).size();
-  const auto parsed = std::from_chars(text, end, value);
-  if (parsed.ec != std::errc() || parsed.ptr != end || value < low || value > high)
-    throw rc::error(rc::errc::invalid, "environment", fmt::format("{}='{}' is not a number in {}..{}", name, text, low, high));
-  return value;
-}
-
 struct job {
+  std::string url = "env://";
+  rc::rendezvous_arguments place;  // what the command line says of it
   int rank = 0;
   int world = 1;
-  std::string host = "127.0.0.1";
-  int port = 0;
-  std::optional<int> listen_fd;
+  std::string host;
   std::optional<bool> use_libuv;
   bool serves = false;
-  int attempt = 0;
   int runs = 10;
   std::string kind = "roll";
   bool fresh = false;
@@ -67,17 +51,16 @@ struct job {
   std::chrono::duration<double> interval{10};
   bool json = false;
 
-  void read_environment() {
-    world = number_from_environment("WORLD_SIZE", 1, 1 << 24);
-    rank = number_from_environment("RANK", 0, world - 1);
-    port = number_from_environment("MASTER_PORT", 1, 65535);
-    attempt = number_from_environment("ROLLCALL_ATTEMPT", 0, 1 << 30, 0);
-    if (char const* h = std::getenv("MASTER_ADDR"); h && *h) host = h;
-    char const* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");  // "True": the launcher serves
-    serves = rank == 0 && !(agent && std::string_view(agent) == "True");
-    if (serves && std::getenv("ROLLCALL_LISTEN_FD")) listen_fd = number_from_environment("ROLLCALL_LISTEN_FD", 0, 1 << 20);
+  /// Which rank this is; everything that is missing or wrong, in one error.
+  void find_place() {
+    const rc::rendezvous_plan plan = rc::plan_rendezvous(url, place, rc::variables::of_process());
+    rank = static_cast<int>(*plan.rank);
+    world = static_cast<int>(*plan.world_size);
+    host = plan.host.value_or(plan.path);
+    serves = plan.serves;
+    if (plan.timeout) timeout = *plan.timeout;
     if (absent && *absent >= world)
-      throw rc::error(rc::errc::invalid, "--absent", fmt::format("rank {} is not in 0..{} (WORLD_SIZE={})", *absent, world - 1, world));
+      throw rc::error(rc::errc::invalid, "--absent", fmt::format("rank {} is not in 0..{} (world size {})", *absent, world - 1, world));
   }
   [[nodiscard]] rc::deadline limit() const { return timeout; }
   [[nodiscard]] bool stays_away() const { return absent == rank; }
@@ -115,7 +98,7 @@ class report {
 double seconds(rc::duration d) { return std::chrono::duration<double>(d).count(); }
 
 /// Shows whom a barrier waits for, once it has waited for a while: a bar that moves on a terminal, a line now and then elsewhere.
-rc::task<> show_progress(rc::loop& loop, rc::barrier<>& b, int world, std::chrono::duration<double> line_interval) {
+rc::task<> show_progress(rc::loop& loop, rc::barrier<rc::any_store>& b, int world, std::chrono::duration<double> line_interval) {
   const bool terminal = isatty(STDERR_FILENO) == 1;
   const rc::duration interval = terminal ? rc::duration(200ms) : std::max<rc::duration>(rc::saturate(line_interval), 1ms);
   const rc::time_point begun = loop.now();
@@ -146,42 +129,44 @@ rc::task<> show_progress(rc::loop& loop, rc::barrier<>& b, int world, std::chron
 /// What comes before and after each barrier of one kind.
 class meeting {
  public:
-  meeting(job const& j, rc::tcp_store const& store) : job_(j), store_(store) {
+  meeting(job const& j, rc::rendezvous_session const& s) : job_(j), session_(s) {
     if (j.kind == "roll") begin_roll();
   }
-  [[nodiscard]] rc::barrier<>* roll() { return roll_ ? &*roll_ : nullptr; }
+  [[nodiscard]] rc::barrier<rc::any_store>* roll() { return roll_ ? &*roll_ : nullptr; }
   rc::task<> pass(int round) {
     if (roll_) {
       if (job_.fresh && round > 0) begin_roll();
       co_await roll_->arrive_and_wait(job_.limit());
     } else if (job_.kind == "store-based") {
-      co_await rc::store_based_barrier(store_, fmt::format("run-{}", round), job_.rank, job_.world, job_.limit());
+      co_await rc::store_based_barrier(session_.store(), fmt::format("run-{}", round), job_.rank, job_.world, job_.limit());
     } else {
       co_await pass_again();
     }
   }
 
  private:
-  void begin_roll() { roll_.emplace(store_, "everyone", job_.rank, job_.world, rc::barrier_options{}.attempt(job_.attempt)); }
+  void begin_roll() { roll_.emplace(session_.make_barrier("everyone")); }
 
   /// The requests of PyTorch's barrier, under one name for all rounds. Not store_based_barrier(), which refuses that: a name used twice
   /// is two jobs on one store.
   rc::task<> pass_again() {
     const std::string key = "store_based_barrier_key:seed";
     const std::string last_key = key + ":last_worker";
-    co_await store_.add(key, 1);
-    const std::int64_t joined = co_await store_.add(key, 0);
-    if (joined == job_.world) co_await store_.set(last_key, "1");
-    co_await store_.wait(last_key, job_.limit());
+    rc::any_store const& store = session_.store();
+    co_await store.add(key, 1);
+    const std::int64_t joined = co_await store.add(key, 0);
+    if (joined == job_.world) co_await store.set(last_key, "1");
+    co_await store.wait(last_key, job_.limit());
   }
 
   job const& job_;
-  rc::tcp_store const& store_;
-  std::optional<rc::barrier<>> roll_;
+  rc::rendezvous_session const& session_;
+  std::optional<rc::barrier<rc::any_store>> roll_;
 };
 
-rc::task<> meet(rc::loop& loop, job const& j, rc::tcp_store const& store, rc::time_point begun, report& said) {
-  meeting all(j, store);
+rc::task<> meet(rc::loop& loop, job const& j, rc::rendezvous_session const& session, rc::time_point begun, report& said) {
+  rc::any_store const store = session.store();
+  meeting all(j, session);
   rc::scope progress(loop);
   if (j.rank == 0 && all.roll()) progress.spawn(show_progress(loop, *all.roll(), j.world, j.interval));
   std::exception_ptr failed;
@@ -213,39 +198,40 @@ rc::task<> meet(rc::loop& loop, job const& j, rc::tcp_store const& store, rc::ti
 
 rc::task<> rank_main(rc::loop& loop, job const& j, report& said) {
   const rc::time_point begun = loop.now();
-  rc::create_options how;
-  how.world_size(j.world).rank(j.rank).attempt(j.attempt).is_master(j.serves).listen_fd(j.listen_fd).use_libuv(j.use_libuv).timeout(j.limit());
+  rc::rendezvous_options how(j.place);
   how.wait_for_workers(j.kind != "roll");
-  rc::tcp_store store = co_await rc::tcp_store::create(loop, j.host, j.port, how);
-  if (store.owns_server()) {
+  rc::rendezvous_session session = co_await rc::rendezvous(loop, j.url, how);
+  if (session.owns_server()) {
+    rc::tcp_store const& store = *session.tcp();
     said.add("back_end", store.back_end());
     said.line(fmt::format("rank={}: serves the store at {}:{} ({})", j.rank, store.host(), store.port(), store.back_end()));
   }
-  std::exception_ptr failed;
-  try {
+  const auto body = [&](rc::rendezvous_session& s) -> rc::task<> {
     if (j.stays_away()) {
       co_await rc::sleep_for(rc::saturate(j.timeout));  // it serves the others
     } else {
-      co_await meet(loop, j, store, begun, said);
+      co_await meet(loop, j, s, begun, said);
     }
-  } catch (...) {
-    failed = std::current_exception();
-  }
-  // Whoever serves leaves last. After a failure the others get the time they need to learn of it.
-  const rc::deadline patience = failed ? rc::deadline(std::min<std::chrono::duration<double>>(j.timeout, 5s)) : j.limit();
-  const rc::result<void> drained = co_await rc::as_result(store.drain(patience));
-  if (failed) std::rethrow_exception(failed);
-  drained.value();
+  };
+  co_await session.run(body, j.limit());  // whoever serves leaves last; after a failure the others get the time they need to learn of it
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   rc::fill_standard_descriptors();
-  CLI::App app("One rank of a job: meets the others in a store and passes barriers. Reads RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.");
+  CLI::App app("One rank of a job: meets the others in a store and passes barriers.");
   job j;
+  std::optional<std::int64_t> rank, world;
   double timeout = 300;
   double interval = 10;
+  app.add_option("--init-method", j.url,
+                 "Where the ranks meet: env:// (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), auto:// (what the launcher says), "
+                 "tcp://HOST:PORT or file:///PATH")
+      ->capture_default_str()
+      ->type_name("URL");
+  app.add_option("--rank", rank, "Which rank this is, from 0 on; else the URL or the environment says it")->type_name("R");
+  app.add_option("--world-size", world, "How many there are; else the URL or the environment says it")->type_name("N");
   app.add_option("--runs", j.runs, "Barriers to pass after the start")->capture_default_str()->check(CLI::NonNegativeNumber);
   app.add_option("--kind", j.kind, "Which barrier")->capture_default_str()->check(CLI::IsMember({"roll", "store-based", "seed"}));
   app.add_option("--absent", j.absent, "The rank that stays away")->check(CLI::NonNegativeNumber)->type_name("R");
@@ -254,7 +240,7 @@ int main(int argc, char** argv) {
       ->check([](std::string const& s) { return rc::flag_value(s, "--use-libuv").has_value() ? "" : rc::flag_value(s, "--use-libuv").error().detail(); })
       ->type_name("0|1");
   app.add_flag("--fresh", j.fresh, "A fresh object for each round of roll, under the same name");
-  app.add_option("--timeout", timeout, "Seconds for each step")->capture_default_str()->check(CLI::PositiveNumber);
+  CLI::Option const* const limit = app.add_option("--timeout", timeout, "Seconds for each step")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--interval", interval, "Seconds between two lines that say whom rank 0 waits for; a terminal shows a bar")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
@@ -268,18 +254,20 @@ int main(int argc, char** argv) {
   }
   if (!back_end.empty()) j.use_libuv = *rc::flag_value(back_end, "--use-libuv");
   j.timeout = std::chrono::duration<double>(timeout);
+  j.place.rank(rank).world_size(world).use_libuv(j.use_libuv);
+  if (limit->count() > 0) j.place.timeout(rc::saturate(j.timeout));
   j.interval = std::chrono::duration<double>(interval);
 
   std::optional<report> said;
   const auto fail = [&](std::string_view code, std::string_view text, std::vector<int> const& missing = {}) {
-    fmt::print(stderr, "barrier: rank {}: {}\n", j.rank, text);
+    fmt::print(stderr, "barrier: {}{}\n", said ? fmt::format("rank {}: ", j.rank) : "", text);
     if (!said) return EXIT_FAILURE;
     said->add("error", nlohmann::ordered_json{{"code", code}, {"message", text}, {"missing", missing}});
     said->end();
     return EXIT_FAILURE;
   };
   try {
-    j.read_environment();
+    j.find_place();
     said.emplace(j);
     if (j.stays_away()) {
       said->line(fmt::format("rank={} stays away", j.rank));

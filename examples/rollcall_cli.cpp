@@ -40,8 +40,6 @@ constexpr char const* footer =
 
 struct settings {
   std::string url;
-  std::string host;
-  int port = 0;
   double timeout = 30;
   bool json = false;
   bool raw = false;
@@ -60,21 +58,10 @@ int port_number(std::string_view text, std::string const& where) {
   return port;
 }
 
-/// tcp://HOST:PORT, an IPv6 address in brackets.
-void parse_url(settings& s) {
-  const std::string shown = "--url '" + s.url + "'";
-  std::string_view rest = s.url;
-  if (!rest.starts_with("tcp://")) wrong(shown + " does not begin with tcp://");
-  rest.remove_prefix(6);
-  const std::size_t colon = rest.rfind(':');
-  if (colon == rest.npos || rest.find(']', colon) != rest.npos) wrong(shown + " has no port: tcp://HOST:PORT");
-  s.port = port_number(rest.substr(colon + 1), shown);
-  rest = rest.substr(0, colon);
-  const bool brackets = rest.starts_with('[') && rest.ends_with(']');
-  if (!brackets && rest.find(':') != rest.npos) wrong(shown + ": an IPv6 address is written in brackets, tcp://[::1]:29500");
-  if (brackets) rest = rest.substr(1, rest.size() - 2);
-  if (rest.empty()) wrong(shown + " has no host: tcp://HOST:PORT");
-  s.host = rest;
+/// What is wrong with --url is wrong usage, and is told before anybody is asked.
+void check_url(settings const& s) {
+  const rc::result<rc::store_location> at = rc::try_locate_store(s.url, rc::variables::of_process());
+  if (!at) wrong(fmt::format("--url '{}': {}", cli::printable(s.url, true), at.error().detail()));
 }
 
 void from_environment(settings& s) {
@@ -87,8 +74,7 @@ void from_environment(settings& s) {
   if (addr.empty()) missing = "MASTER_ADDR";
   if (port.empty()) missing += missing.empty() ? "MASTER_PORT" : " and MASTER_PORT";
   if (!missing.empty()) wrong("where is the store? Give --url tcp://HOST:PORT, or set " + missing);
-  s.host = addr;
-  s.port = port_number(port, "MASTER_PORT");
+  s.url = "tcp://" + rc::host_port(rc::detail::without_brackets(addr), port_number(port, "MASTER_PORT"));
 }
 
 std::string standard_input() {
@@ -228,7 +214,7 @@ std::vector<std::string> cut_words(int& argc, char** argv) {
 void parse(CLI::App& app, settings& s, int argc, char** argv) {
   app.formatter(std::make_shared<words_formatter>());
   constexpr auto last = CLI::MultiOptionPolicy::TakeLast;
-  app.add_option("--url", s.url, "where the store is, tcp://HOST:PORT; unless given what MASTER_ADDR and MASTER_PORT say")
+  app.add_option("--url", s.url, "where the store is: tcp://HOST:PORT, file:///PATH, env://, auto://; unless given what MASTER_ADDR and MASTER_PORT say")
       ->type_name("URL")
       ->multi_option_policy(last);
   app.add_option("--timeout", s.timeout, "limit of all there is to do, in seconds")
@@ -247,19 +233,17 @@ void parse(CLI::App& app, settings& s, int argc, char** argv) {
   if (s.what.command.empty()) wrong("which command? get, set, add, ...: see --help");
   check_words(s.what);
   if (s.what.command == "env") return;  // needs no store
-  if (s.url.empty()) {
-    from_environment(s);
-  } else {
-    parse_url(s);
-  }
+  if (s.url.empty()) from_environment(s);
+  check_url(s);
 }
 
 rc::task<cli::answer> work(rc::loop& loop, settings s) {
   const rc::deadline limit = rc::deadline(std::chrono::duration<double>(s.timeout)).from(loop.now());
-  rc::client_options options;
+  rc::rendezvous_options options;
+  options.timeout(limit.length(loop.now()));
   // A barrier needs some time past its own limit, to learn the verdict.
-  if (s.what.command != "barrier") options.timeout(limit);
-  rc::tcp_store store = co_await rc::tcp_store::connect(loop, s.host, s.port, limit, options);
+  if (s.what.command != "barrier") options.client(rc::client_options().timeout(limit));
+  rc::any_store store = co_await rc::open_store(loop, s.url, options);
   co_return co_await cli::carry_out(store, s.what, limit);
 }
 

@@ -103,13 +103,13 @@ class launcher {
 
   // Runs all ranks to their end, again where they may be restarted; gives the exit status.
   rc::task<int> run() {
-    if (settings_.owns_port()) at_ = bind_port(settings_);
+    rc::scope helpers(loop_);
+    helpers.spawn(forward_signals(helpers));
+    if (settings_.owns_port()) at_ = co_await own_port();
     if (at_ && settings_.host_store) {
       use_libuv_ = rc::choose_use_libuv(std::nullopt).value();
       if (!use_libuv_ && !settings_.quiet) say("the store is served by the legacy back end");
     }
-    rc::scope helpers(loop_);
-    helpers.spawn(forward_signals(helpers));
     int status = EXIT_SUCCESS;
     for (int number = 0;; ++number) {
       status = co_await one_attempt(number);
@@ -126,6 +126,22 @@ class launcher {
   }
 
  private:
+  /// The name of a node that has just started may not be known for a while.
+  rc::task<rc::listener> own_port() {
+    const rc::time_point until = loop_.now() + (settings_.placed ? 60s : 0s);
+    for (bool told = false;; told = true) {
+      std::string why;
+      try {
+        co_return bind_port(settings_);
+      } catch (rc::error const& e) {
+        if (e.code() != rc::errc::resolve || interrupted_by_ != 0 || loop_.now() >= until) throw;
+        why = e.what();
+      }
+      if (!told) co_await terminals_.say(std::move(why));
+      co_await rc::sleep_for(250ms);
+    }
+  }
+
   rc::task<int> one_attempt(int number) {
     std::optional<run::hosted_store> store;
     if (at_ && settings_.host_store) store.emplace(another(at_), use_libuv_);

@@ -37,7 +37,7 @@ inline answer absent(std::string const& key) {
   return answer(answer::none(), negative).with_remark("there is no key '" + printable(key, true) + "'");
 }
 
-inline rc::task<answer> read_one(rc::tcp_store s, request r) {
+inline rc::task<answer> read_one(rc::any_store s, request r) {
   std::string const& key = r.words[0];
   if (r.wait) {
     std::string there = co_await s.get(key);
@@ -48,7 +48,7 @@ inline rc::task<answer> read_one(rc::tcp_store s, request r) {
   co_return answer(bytes(std::move(*there)));
 }
 
-inline rc::task<answer> read_many(rc::tcp_store s, request r) {
+inline rc::task<answer> read_many(rc::any_store s, request r) {
   std::vector<bytes> all;
   const bool complete = r.wait || co_await s.check(r.words);
   if (complete) {
@@ -71,7 +71,7 @@ inline rc::task<answer> read_many(rc::tcp_store s, request r) {
       .with_remark(missing.empty() ? "" : "there is no " + missing);
 }
 
-inline rc::task<answer> store_if(rc::tcp_store s, request r) {
+inline rc::task<answer> store_if(rc::any_store s, request r) {
   const std::string now = co_await s.compare_set(r.words[0], r.words[1], r.words[2]);
   if (now == r.words[2]) co_return answer(bytes(now));
   // A key that is missing is answered with what was expected (protocol 4.1).
@@ -79,20 +79,20 @@ inline rc::task<answer> store_if(rc::tcp_store s, request r) {
   co_return answer(bytes(now), negative).with_remark("another value is there; nothing was stored");
 }
 
-inline rc::task<answer> store_many(rc::tcp_store s, request r) {
+inline rc::task<answer> store_many(rc::any_store s, request r) {
   std::vector<rc::kv> pairs;
   for (std::size_t i = 0; i + 1 < r.words.size(); i += 2) pairs.emplace_back(r.words[i], r.words[i + 1]);
   co_await s.multi_set(pairs);
   co_return answer();
 }
 
-inline rc::task<answer> remove(rc::tcp_store s, request r) {
+inline rc::task<answer> remove(rc::any_store s, request r) {
   std::int64_t gone = 0;
   for (std::string const& key : r.words) gone += co_await s.delete_key(key) ? 1 : 0;
   co_return answer(gone, gone > 0 ? ok : negative).with_name("deleted");
 }
 
-inline rc::task<answer> pop(rc::tcp_store s, request r) {
+inline rc::task<answer> pop(rc::any_store s, request r) {
   std::string const& key = r.words[0];
   if (r.wait) {
     std::string item = co_await s.queue_pop(key);
@@ -103,7 +103,7 @@ inline rc::task<answer> pop(rc::tcp_store s, request r) {
   co_return answer(bytes(std::move(*item)));
 }
 
-inline rc::task<answer> list(rc::tcp_store s) {
+inline rc::task<answer> list(rc::any_store s) {
   std::vector<std::string> names = co_await s.list_keys();
   std::sort(names.begin(), names.end());
   std::vector<bytes> all;
@@ -126,7 +126,7 @@ class progress_line {
 };
 
 /// Shows on a terminal how many have come.
-inline rc::task<answer> meet(rc::tcp_store s, request r, rc::deadline limit) {
+inline rc::task<answer> meet(rc::any_store s, request r, rc::deadline limit) {
   const bool shown = ::isatty(STDERR_FILENO) != 0;
   rc::barrier_options how;
   how.attempt(r.attempt);
@@ -139,15 +139,17 @@ inline rc::task<answer> meet(rc::tcp_store s, request r, rc::deadline limit) {
   co_return answer(std::int64_t{r.world}).with_name("ranks");
 }
 
-inline rc::task<answer> ping(rc::tcp_store s) {
-  const rc::duration took = co_await s.ping();
+inline rc::task<answer> ping(rc::any_store s) {
+  rc::tcp_store const* client = s.get_if<rc::tcp_store>();
+  if (!client) throw rc::error(rc::errc::unsupported, "ping", "there is no server to ask: the store is no tcp:// one");
+  const rc::duration took = co_await client->ping();
   co_return answer(std::chrono::duration<double>(took).count()).with_name("seconds");
 }
 
 }  // namespace detail
 
 /// Carries out `r`. Throws rollcall::error.
-inline rc::task<answer> carry_out(rc::tcp_store s, request r, rc::deadline limit) {
+inline rc::task<answer> carry_out(rc::any_store s, request r, rc::deadline limit) {
   std::vector<std::string> const& w = r.words;
   if (r.command == "get") co_return co_await detail::read_one(s, r);
   if (r.command == "mget") co_return co_await detail::read_many(s, r);

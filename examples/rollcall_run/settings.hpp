@@ -6,7 +6,9 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <rollcall/core/clock.hpp>
+#include <rollcall/rendezvous/plan.hpp>
 #include <string>
 #include <vector>
 
@@ -24,6 +26,7 @@ struct settings {
   std::string log_dir;  // "": no files
   double grace_seconds = 2;
   int max_restarts = 0;
+  bool placed = false;  // by --init-method: the name of node 0 may be new, and not known yet
   bool host_store = false;
   bool quiet = false;
   std::vector<std::string> command;
@@ -48,6 +51,27 @@ constexpr char const* help_footer =
     "of the rank that failed first, 128 + signal where one killed it; 2 for wrong options; 126 or 127 for a PROGRAM that cannot be "
     "started.";
 
+/// Which of the nodes this is, where something else has started one launcher on each: what is a rank to that one is a node here.
+class node_place {
+ public:
+  node_place(std::string const& url, rc::variables all) {
+    // Where a pod is told both, these are about pods for certain (rendezvous.md 8.3).
+    if (all.has("PET_NODE_RANK") && all.has("PET_NNODES")) all.unset("RANK").unset("WORLD_SIZE");
+    if (const rc::sourced<std::int64_t> n = all.number("PET_NPROC_PER_NODE", 1, 65536)) ranks = static_cast<int>(*n);
+    all.unset("PET_NPROC_PER_NODE");
+    const rc::rendezvous_plan plan = rc::plan_rendezvous(url, {}, all);
+    if (plan.scheme != "tcp") throw rc::error(rc::errc::invalid, "--init-method", "only tcp://, env:// and auto:// say where node 0 is");
+    node = static_cast<int>(*plan.rank);
+    nodes = static_cast<int>(*plan.world_size);
+    host = *plan.host;
+    port = *plan.port;
+  }
+  int node = 0, nodes = 1;
+  std::optional<int> ranks;  // of a node
+  std::string host;
+  std::int64_t port = 0;
+};
+
 /// Fills `s`. Everything from PROGRAM on belongs to the program. Throws CLI::ParseError, also for --help.
 inline void parse(CLI::App& app, settings& s, int argc, char** argv) {
   const CLI::Range count(1, 65536);
@@ -61,9 +85,14 @@ inline void parse(CLI::App& app, settings& s, int argc, char** argv) {
   CLI::Option const* per_node =
       app.add_option("--nproc-per-node", s.ranks, "How many ranks to start on each machine")->check(count)->type_name("P");
   CLI::Option const* addr = app.add_option("--master-addr", s.master_addr, "An address of node 0 (default 127.0.0.1)")->type_name("A");
-  app.add_option("--master-port,--port", s.master_port, "The port of the store; 0, the default, lets the system choose")
+  CLI::Option const* port = app.add_option("--master-port,--port", s.master_port, "The port of the store; 0, the default, lets the system choose")
       ->check(CLI::Range(0, 65535))
       ->type_name("Q");
+  std::string init_method;
+  app.add_option("--init-method", init_method,
+                 "Where something else starts one launcher on each node: auto:// (Slurm, Open MPI, PMI, Kubernetes) or env:// says which of them "
+                 "this is, and where node 0 is, in place of --nnodes, --node-rank and --master-addr")
+      ->type_name("URL");
   app.add_flag("--host-store", s.host_store,
                "Serve the store here (on node 0) and set TORCHELASTIC_USE_AGENT_STORE=True: for programs with init_method=\"env://\"; "
                "the store outlives rank 0. To be given on every node");
@@ -82,10 +111,24 @@ inline void parse(CLI::App& app, settings& s, int argc, char** argv) {
   app.parse(argc, argv);
 
   const auto wrong = [](std::string const& text) { throw CLI::ValidationError(text); };
+  if (!init_method.empty()) {
+    if (nodes->count() + node_rank->count() > 0) wrong("--init-method and --nnodes or --node-rank both say which node this is: give one of them");
+    try {
+      const node_place found(init_method, rc::variables::of_process());
+      s.nodes = found.nodes;
+      s.node_rank = found.node;
+      if (addr->count() == 0) s.master_addr = found.host;
+      if (port->count() == 0) s.master_port = found.port;
+      if (n->count() + per_node->count() == 0 && found.ranks) s.ranks = *found.ranks;
+      s.placed = true;
+    } catch (rc::error const& e) {
+      wrong(fmt::format("--init-method: {}", e.what()));
+    }
+  }
   if (n->count() > 0 && per_node->count() > 0) wrong("-n and --nproc-per-node both say how many ranks to start here: give one of them");
   if (n->count() > 0 && s.nodes > 1)
     wrong(fmt::format("-n is the short form for one node: with --nnodes {} it takes --nproc-per-node P", s.nodes));
-  if (n->count() + per_node->count() == 0) wrong("how many ranks? -n N, or --nproc-per-node P");
+  if (s.ranks == 0) wrong("how many ranks? -n N, or --nproc-per-node P");
   if (std::isnan(s.grace_seconds)) wrong("--grace is not a number");
   if (s.node_rank >= s.nodes) {
     wrong(fmt::format("--node-rank {} is not below --nnodes {}{}", s.node_rank, s.nodes, nodes->count() > 0 ? "" : ", the default"));
@@ -94,8 +137,8 @@ inline void parse(CLI::App& app, settings& s, int argc, char** argv) {
     wrong(fmt::format("--nnodes {} times --nproc-per-node {} is more than {} ranks", s.nodes, s.ranks, 1 << 24));
   if (s.nodes > 1) {
     const std::string several = fmt::format("--nnodes {}", s.nodes);
-    if (node_rank->count() == 0) wrong(several + " needs --node-rank K: which of the nodes this is");
-    if (addr->count() == 0) wrong(several + " needs --master-addr A: where the ranks of all nodes reach node 0");
+    if (node_rank->count() == 0 && !s.placed) wrong(several + " needs --node-rank K: which of the nodes this is");
+    if (addr->count() == 0 && !s.placed) wrong(several + " needs --master-addr A: where the ranks of all nodes reach node 0");
     for (char const* everywhere : {"", "*", "0.0.0.0", "::"})
       if (s.master_addr == everywhere)
         wrong(fmt::format("{} needs an address of node 0 that the others can connect to, not --master-addr '{}'", several, s.master_addr));

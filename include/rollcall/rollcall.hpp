@@ -11,7 +11,7 @@
 #include "net/socket.hpp"
 #include "net/work.hpp"
 #include "posix/listener.hpp"
-#include "rendezvous/plan.hpp"
+#include "rendezvous.hpp"
 #include "rt/call_on.hpp"
 #include "rt/channel.hpp"
 #include "rt/combine.hpp"

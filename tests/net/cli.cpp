@@ -250,13 +250,13 @@ TEST_CASE("wrong usage is told before anybody is asked", "[cli]") {
   for (string const& time : std::vector<string>{"0", "-1", "nan", "", "5s"})
     CHECK(contains(ask({"get", "k", "--timeout", time}), "--timeout: '" + time + "' is not a number of seconds above 0"));
   CHECK(contains(ask({"barrier", "--rank", "-1", "--world", "2"}), "--rank: Value -1 not in range 0 to 16777215"));
-  for (auto const& [url, why] : std::vector<std::pair<string, string>>{{"http://h:1", "does not begin with tcp://"},
+  for (auto const& [url, why] : std::vector<std::pair<string, string>>{{"http://h:1", "there is no scheme 'http'"},
                                                                        {"tcp://h", "has no port"},
                                                                        {"tcp://[::1]", "has no port"},
-                                                                       {"tcp://h:", "'' is not a port"},
-                                                                       {"tcp://h:65536", "'65536' is not a port"},
-                                                                       {"tcp://h:0", "'0' is not a port"},
-                                                                       {"tcp://h:1/x", "'1/x' is not a port"},
+                                                                       {"tcp://h:", "port is empty"},
+                                                                       {"tcp://h:65536", "port='65536' is not in 0..65535"},
+                                                                       {"tcp://h:0", "port 0 (the URL) says nothing of where the store is"},
+                                                                       {"tcp://h:1/x", "it has a path, '/x'"},
                                                                        {"tcp://:1", "has no host"},
                                                                        {"tcp://::1:1", "in brackets"}}) {
     INFO(url);
@@ -294,6 +294,33 @@ TEST_CASE("the environment says where the store is", "[cli]") {
   const std::vector<string> where{"MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(c.server().port())};
   CHECK(said(cli::run({c.command({})[0], "set", "k", "v"}, where)).empty());
   CHECK(said(c({"get", "k"})) == "v\n");
+  CHECK(said(cli::run({c.command({})[0], "--url", "env://", "get", "k"}, where)) == "v\n");
+  CHECK(said(cli::run({c.command({})[0], "--url", "auto://", "get", "k"}, where)) == "v\n");
+  CHECK(said(cli::run({c.command({})[0], "--url", "env://?generation=g1", "set", "k", "other"}, where)).empty());
+  CHECK(said(c({"get", "g1/k"})) == "other\n");
+  CHECK(contains(usage(cli::run({c.command({})[0], "--url", "env://", "get", "k"}, {"MASTER_ADDR=", "MASTER_PORT=x"})),
+                 "2 problems with env://: MASTER_ADDR is empty; MASTER_PORT='x' is not a whole number"));
+}
+
+TEST_CASE("a file that ranks meet in can be looked at", "[cli]") {
+  NEEDS_CLI(c);
+  const string path = "/tmp/rollcall-cli-" + std::to_string(::getpid());
+  const auto cli_on_file = [&](std::vector<string> words) {
+    words.insert(words.begin(), {c.command({})[0], "--url", "file://" + path, "--timeout", "1"});
+    return cli::run(std::move(words));
+  };
+  CHECK(cli_on_file({"get", "k"}).status == 3);
+  CHECK(::access(path.c_str(), F_OK) != 0);  // a look makes none
+  on_loop([&](rc::loop& l) -> rc::task<> {
+    const rc::file_store member = co_await rc::file_store::open(l, path, 10s, rc::file_options().world_size(1));
+    co_await member.set("k", "v");
+    CHECK(said(cli_on_file({"get", "k"})) == "v\n");
+    CHECK(said(cli_on_file({"set", "l", "w"})).empty());
+    CHECK_AWAIT(co_await member.get("l"), "w");
+    CHECK(cli_on_file({"ping"}).status == 4);
+    member.close();
+  });
+  CHECK(::access(path.c_str(), F_OK) != 0);
 }
 
 TEST_CASE("env shows what the launcher says, and which variable", "[cli]") {

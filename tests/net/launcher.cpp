@@ -153,7 +153,9 @@ TEST_CASE("two launchers make one job of eight", "[launcher]") {
     CHECK(lines_with(first.output(), "world_size=8: store init in ") == 4);
     CHECK(lines_with(late.output(), "world_size=8: store init in ") == 4);
     CHECK(contains(late.output(), "[7] rank=7: mean of 3 barriers: "));
-    CHECK(launcher_only(late.errors()));
+    // Two nodes on one machine: nobody but the launcher says anything, except for one hint, since loopback is not where node 0 is.
+    CHECK(lines_with(late.errors(), "127.0.0.1 (MASTER_ADDR) is this node itself") == 1);
+    CHECK(lines_with(late.errors(), "rollcall-run: ") + 1 == lines_of(late.errors()).size());
   }
 }
 
@@ -595,4 +597,36 @@ TEST_CASE("a taken master port is an error that names it, also for a hosted stor
     CHECK(contains(job.errors(), holder.address().to_string()));
     CHECK(contains(job.errors(), "EADDRINUSE"));
   }
+}
+
+TEST_CASE("one launcher a node finds the nodes by what has started it", "[programs]") {
+  NEEDS_EXAMPLE(launcher, "rollcall-run");
+  const string port = std::to_string(unused_port());
+  const string print = "echo $RANK of $WORLD_SIZE on $GROUP_RANK of $GROUP_WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT";
+  const auto node = [&](std::vector<string> environment, std::vector<string> options) {
+    std::vector<string> command{"/usr/bin/env", "-i"};
+    command.insert(command.end(), environment.begin(), environment.end());
+    command.insert(command.end(), {launcher, "--init-method"});
+    command.insert(command.end(), options.begin(), options.end());
+    command.insert(command.end(), {"/bin/sh", "-c", print});
+    return std::make_unique<child>(std::move(command));
+  };
+  const string slurm_url = "auto://127.0.0.1:" + port;
+  const std::vector<string> kubeflow{"PET_NNODES=2", "PET_NPROC_PER_NODE=2", "RANK=1", "WORLD_SIZE=4", "PET_NODE_RANK=1", "MASTER_ADDR=127.0.0.1",
+                                     "MASTER_PORT=" + port};
+  for (auto const& job : {node({"SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_ID=0"}, {slurm_url, "--nproc-per-node", "2"}),
+                          node(kubeflow, {"auto://"})}) {
+    CHECK(job->finish() == 0);
+    for (char const* rank : {"2", "3"})
+      CHECK(has_line(job->output(), "[" + string(rank) + "] " + rank + " of 4 on 1 of 2 at 127.0.0.1:" + port));
+  }
+  const auto first = node({"SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_ID=0"}, {slurm_url, "--nproc-per-node", "1"});
+  CHECK(first->finish() == 0);
+  CHECK(has_line(first->output(), "[0] 0 of 2 on 0 of 2 at 127.0.0.1:" + port));
+  const auto nothing = node({}, {"auto://", "-n", "2"});
+  CHECK(nothing->finish() == 2);
+  CHECK(contains(nothing->errors(), "no launcher has left its variables"));
+  const auto both = node({}, {"auto://", "--nnodes", "2", "--nproc-per-node", "2"});
+  CHECK(both->finish() == 2);
+  CHECK(contains(both->errors(), "both say which node this is"));
 }

@@ -16,6 +16,8 @@ EXPECTED = {
     'absent': (1, [(r'barrier: rank \d: barrier of key .*: 1 of 8 missing: 3$', 7)]),
     'legacy': (0, [(r'^\[0\] rank=0: serves the store at .* \(legacy\)$', 1), (r'^\[[0-7]\] rank=[0-7]: mean of 10 barriers', 8)]),
     'nodes': (0, [(r'^\[[0-7]\] rank=[0-7], world_size=8: store init in ', 8), (r'^\[[0-7]\] rank=[0-7]: mean of 10 barriers', 8)]),
+    'file': (0, [(r'^rank=[0-3], world_size=4: store init in ', 4)]),
+    'url': (0, [(r'^rank=[01], world_size=2: store init in ', 2), (r'^rank=[01]: mean of 10 barriers', 2)]),
 }
 # CI runs these itself: they install packages.
 ELSEWHERE = {'try', 'test'}

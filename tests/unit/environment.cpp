@@ -468,16 +468,19 @@ constexpr plan_row plans[] = {
      "rendezvous: invalid argument: 3 problems with env://: RANK is empty; MASTER_ADDR is not set; MASTER_PORT is not set; found: "
      "world_size 2 (WORLD_SIZE)"},
     {"env://", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 TORCHELASTIC_USE_AGENT_STORE=perhaps",
-     "TORCHELASTIC_USE_AGENT_STORE='perhaps' is none of"},
+     "TORCHELASTIC_USE_AGENT_STORE in the environment is 'perhaps'; it takes"},
     {"env://", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 TORCHELASTIC_RESTART_COUNT=x",
      ": TORCHELASTIC_RESTART_COUNT='x' is not a whole number"},
     {"env://", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=0",
      "port 0 (MASTER_PORT) lets the system choose a port that none of the 1 other rank would learn"},
-    {"tcp://h:0?rank=1&world_size=3", "", "none of the 2 other ranks would learn"},
+    {"tcp://h:0?rank=1&world_size=3", "", "none of the 2 other ranks would learn: name a port, or give ?port_file=/PATH"},
+    {"tcp://h:0?rank=1&world_size=3&port_file=/x/p", "", "tcp 1/3 h:0"},
+    {"env://?port_file=/x/p", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=0", "tcp 0/2 h:0 serves"},
+    {"tcp://h:1?rank=1&world_size=3&port_file=/x/p", "", "port 1 (the URL) needs no ?port_file, which is for port 0"},
     {"tcp://h:0?rank=1&world_size=1", "", ": rank 1 (?rank of the URL) is not below world_size 1 (?world_size of the URL)"},
     {"tcp://h:1?rank=0&world_size=2&use_libuv=", "", ": ?use_libuv is empty"},
     {"env://", "RANK=0 WORLD_SIZE=2 USE_LIBUV=maybe TORCHELASTIC_USE_AGENT_STORE=perhaps", "4 problems with env://: MASTER_ADDR is not set"},
-    {"tcp://h:1?rank=0&world_size=2", "USE_LIBUV=maybe", ": USE_LIBUV='maybe' is none of 1, true, yes, on, 0, false, no, off"},
+    {"tcp://h:1?rank=0&world_size=2", "USE_LIBUV=maybe", ": USE_LIBUV in the environment is 'maybe'; it takes 1, 0, true, false, yes, no, on or off"},
     {"tcp://h:1", "", "2 problems with tcp://h:1: there is no rank: no ?rank= in the URL, and RANK is not set; there is no world_size"},
     {"tcp://h:1", "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0", "RANK is not set, and SLURM_PROCID=1 (slurm) is read by auto:// only"},
     {"file:///x?rank=2&world_size=2", "", ": rank 2 (?rank of the URL) is not below"},
@@ -535,7 +538,7 @@ TEST_CASE("what the caller gives is judged like the rest, before anything happen
   check_text(planned("tcp://h:1?rank=1&world_size=2", rendezvous_arguments().listen_fd(5), {}),
              "a descriptor to listen on (5) is given, but this process does not serve: client of rank 0", false);
   check_text(planned("tcp://h:1?rank=0&world_size=2", rendezvous_arguments().run_id("x"), {}),
-             "a run_id is given, which only file:// takes", false);
+             "a run_id is given, which only file:// and ports that get published take", false);
   check_text(planned("tcp://h:1?rank=0&world_size=2", rendezvous_arguments().bind("a b").generation("/").attempt(-1), {}), "3 problems",
              false);
   CHECK_THROWS_AS(static_cast<void>(rc::plan_rendezvous("x", {}, {})), rc::error);
@@ -572,7 +575,7 @@ TEST_CASE("an address that cannot be rank 0's is warned of") {
       "RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 GROUP_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1";
   char const* const first = "RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 GROUP_RANK=0 MASTER_ADDR=localhost MASTER_PORT=1";
   check_text(warnings("env://", second),
-             "127.0.0.1 (MASTER_ADDR) is this node itself, number 1 (GROUP_RANK), and rank 0 is on node 0: give its address", false);
+             "127.0.0.1 (MASTER_ADDR) is this node itself, number 1 (GROUP_RANK), and rank 0 is on node 0: unless both are one machine, give its address", false);
   check_text(warnings("env://", first), "rank 0 serves at localhost (MASTER_ADDR), where only its own node reaches it", false);
   check_text(warnings("env://0.0.0.0", first), "0.0.0.0 (the URL) is no address to connect to", false);
   CHECK(warnings("env://10.0.0.7", second).empty());

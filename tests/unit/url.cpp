@@ -62,6 +62,7 @@ constexpr row good[] = {
     {"tcp://h:1?use_libuv=maybe", "tcp h 1 use_libuv=maybe"},  // only the process that serves judges it
     {"tcp://h:1?bind=*&generation=g-1.2_3", "tcp h 1 bind=* generation=g-1.2_3"},
     {"tcp://h:1?bind=[::]", "tcp h 1 bind=[::]"},
+    {"tcp://h:0?port_file=/shared/a%20b", "tcp h 0 port_file=/shared/a b"},
     {"env://", "env - -"},
     {"env://?rank=0&world_size=2", "env - - rank=0 world_size=2"},
     {"env://h:1", "env h 1"},
@@ -126,7 +127,7 @@ constexpr row bad[] = {
     {"tcp://h:1?rank=0&rank=1", "1: ?rank is given more than once"},
     {"tcp://h:1?rank=0&ran%6B=0", "1: ?rank is given more than once"},
     {"tcp://h:1?wolrd_size=2",
-     "1: there is no parameter 'wolrd_size' for tcp://, only rank, world_size, timeout, generation, use_libuv, bind"},
+     "1: there is no parameter 'wolrd_size' for tcp://, only rank, world_size, timeout, generation, use_libuv, bind, port_file"},
     {"tcp://h:1?run_id=x", "there is no parameter 'run_id' for tcp://"},
     {"tcp://h:1?from=slurm", "there is no parameter 'from' for tcp://"},
     {"file:///x?bind=*", "there is no parameter 'bind' for file://, only rank, world_size, timeout, generation, run_id"},
@@ -143,6 +144,9 @@ constexpr row bad[] = {
     {"tcp://h:1?generation=", "is not 1..128 letters"},
     {"tcp://h:1?bind=", "1: ?bind='' is empty; * means all interfaces"},
     {"tcp://h:1?bind=a:b", "is not an IPv6 address; * means all interfaces"},
+    {"tcp://h:0?port_file=p", "1: ?port_file='p' is not the absolute path of a file"},
+    {"tcp://h:0?port_file=/p/", "is not the absolute path of a file"},
+    {"file:///x?port_file=/p", "there is no parameter 'port_file' for file://"},
     {"tcp://h:1?timeout=0", "1: ?timeout='0' is shorter than 1 ms"},
     {"tcp://h:1?timeout=-5", "is not a time"},
     {"tcp://h:1?timeout=5x", "is not a time"},
@@ -196,7 +200,7 @@ TEST_CASE("a URL that stands alone is judged whole") {
   const std::string text = several.error().message();
   CHECK(text.find("3 problems with tcp://h?rank=x&use_libuv=maybe: it has no port") != text.npos);
   CHECK(text.find("?rank='x'") != text.npos);
-  CHECK(text.find("?use_libuv='maybe' is none of 1, true, yes, on, 0, false, no, off") != text.npos);
+  CHECK(text.find("?use_libuv= in the URL is 'maybe'; it takes 1, 0, true, false, yes, no, on or off") != text.npos);
   CHECK_THROWS_AS(static_cast<void>(rendezvous_url::parse("x")), rc::error);
 }
 

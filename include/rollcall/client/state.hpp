@@ -10,6 +10,7 @@
 
 #include "../core/random.hpp"
 #include "../net/resolve.hpp"
+#include "../rt/event.hpp"
 #include "../rt/loop.hpp"
 #include "give_back.hpp"
 #include "lane.hpp"
@@ -79,6 +80,8 @@ class client_state final : private lane_owner, private popped_items::owner, priv
   [[nodiscard]] bool closed() const noexcept { return closed_ != nullptr; }
   /// Why operations fail from now on.
   [[nodiscard]] failure_ptr const& why_closed() const noexcept { return closed_; }
+  /// Set while closed().
+  [[nodiscard]] event& ended() noexcept { return ended_; }
 
   /// The first lane, on a stream that stands. `nonce` is echoed by the peer.
   lane& begin(net::stream_ptr s, socket_address const& to, std::uint32_t nonce, bool with_ping) {
@@ -237,6 +240,7 @@ class client_state final : private lane_owner, private popped_items::owner, priv
     info_ = fresh.info_;
     known_ = {};
     closed_ = nullptr;
+    ended_.reset();
     if (!lanes_.empty()) lanes_.front()->keep_alive(!running_.empty());
     request_flush();
   }
@@ -255,6 +259,7 @@ class client_state final : private lane_owner, private popped_items::owner, priv
     closed_ = std::move(why);
     sends_.lose(closed_);
     while (!running_.empty()) running_.pop_front().store_ends();
+    ended_.set();
     if (items_) return_items(returns);
     for (auto const& l : lanes_) l->close(closed_);
   }
@@ -354,6 +359,7 @@ class client_state final : private lane_owner, private popped_items::owner, priv
   std::uint32_t nonce_ = 0;
   std::uint64_t identity_ = random_bits();
   failure_ptr closed_;
+  event ended_{&core_};
   resolve_fn resolver_;
   std::array<bool, op_family_count> known_{};
   std::vector<std::string> arrivals_;  // keys in wire form

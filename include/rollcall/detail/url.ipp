@@ -43,6 +43,8 @@ inline std::string percent_encoded(std::string_view text, std::string_view also)
   return out;
 }
 
+inline constexpr std::string_view path_characters = "/!$&'()*+,;=:@";
+
 inline int hex_digit(char c) noexcept {
   if (is_digit(c)) return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -249,6 +251,7 @@ inline void rendezvous_url::check_values() {
   check(generation());
   if (!is_ours()) return;
   check(bind());
+  check(port_file());
   check(run_id());
   check(from());
 }
@@ -263,7 +266,7 @@ inline std::string rendezvous_url::to_string() const {
     out += host;
     if (port_) out += ":" + std::to_string(*port_);
   } else {
-    out += (scheme_ == "file" ? std::string() : authority_) + detail::percent_encoded(path_, "/!$&'()*+,;=:@");
+    out += (scheme_ == "file" ? std::string() : authority_) + detail::percent_encoded(path_, detail::path_characters);
   }
   char separator = '?';
   for (auto const& [name, value] : parameters_) {

@@ -75,16 +75,24 @@ class rendezvous_plan {
   sourced<std::int64_t> port;              ///< tcp: always there; 0 only where that can work
   std::string path;                        ///< file
   bool serves = false;                     ///< this process is the server
+  bool launcher_serves = false;            ///< the launcher is, and no rank
   std::string role;                        ///< which of them it is, and why; "" for file
   sourced<bool> use_libuv;                 ///< only where it serves
   sourced<std::string> bind;               ///< only where it serves
   sourced<std::int64_t> listen_fd;         ///< only where it serves
   sourced<duration> timeout;
-  sourced<std::string> generation, run_id;  ///< run_id: file only
+  sourced<std::string> port_file;           ///< only with port 0
+  sourced<std::string> generation, run_id;  ///< run_id: file, and with a port that gets published
   sourced<std::int64_t> attempt;
   sourced<std::int64_t> local_rank, local_world_size, node, nodes;  ///< only where the rank is the launcher's
   std::vector<std::string> warnings;
 
+  /// Whether ranks live on several nodes; nothing where that is not known.
+  [[nodiscard]] std::optional<bool> spans_nodes() const {
+    if (nodes) return *nodes > 1;
+    if (local_world_size && world_size) return *local_world_size < *world_size;
+    return std::nullopt;
+  }
   /// One line a value: its name, the value, where it came from.
   [[nodiscard]] std::string describe() const;
 };
@@ -207,10 +215,14 @@ inline void planner::decide_address() {
     if (!plan_.host && !plan_.host.is_wrong()) wrong(plan_.host.problem());
     if (!plan_.port && !plan_.port.is_wrong()) wrong(plan_.port.problem());
   }
-  if (!plan_.port || *plan_.port != 0 || arguments_.publishes_port() || !plan_.rank || !plan_.world_size) return;
+  plan_.port_file = choose({}, plan_.url.port_file());
+  if (plan_.port_file && plan_.port && *plan_.port != 0)
+    wrong("port " + show(*plan_.port) + " (" + plan_.port.origin() + ") needs no ?port_file, which is for port 0");
+  const bool publishes = arguments_.publishes_port() || plan_.port_file;
+  if (!plan_.port || *plan_.port != 0 || publishes || !plan_.rank || !plan_.world_size) return;
   if (*plan_.world_size > 1)
     wrong("port 0 (" + plan_.port.origin() + ") lets the system choose a port that none of the " + show(*plan_.world_size - 1) +
-          " other rank" + (*plan_.world_size > 2 ? "s" : "") + " would learn: name a port");
+          " other rank" + (*plan_.world_size > 2 ? "s" : "") + " would learn: name a port, or give ?port_file=/PATH on a file system that all of them have");
 }
 
 /// Whether this is the address that the launcher's flags are about, MASTER_ADDR:MASTER_PORT.
@@ -232,6 +244,7 @@ inline void planner::decide_role() {
   sourced<bool> const& agent = environment_.agent_store();
   if (at_launchers && agent.is_wrong()) wrong(agent.problem());
   const bool launcher_serves = at_launchers && agent.value_or(false);
+  plan_.launcher_serves = launcher_serves;
   plan_.serves = *plan_.rank == 0 && !launcher_serves;
   if (launcher_serves) {
     plan_.role = "client of the launcher's store (TORCHELASTIC_USE_AGENT_STORE)";
@@ -257,22 +270,27 @@ inline void planner::decide_rest() {
   plan_.timeout = choose(limit, plan_.url.timeout());
   plan_.generation = choose(given("generation", arguments_.generation(), generation_name), plan_.url.generation());
   plan_.attempt = choose(given("attempt", arguments_.attempt(), 0, most_ranks), number(), environment_.attempt());
-  if (is_file) plan_.run_id = choose(given("run_id", arguments_.run_id(), run_name), plan_.url.run_id(), environment_.run_id());
-  if (!is_file && arguments_.run_id()) wrong("a run_id is given, which only file:// takes");
+  const bool names_run = is_file || plan_.port_file || arguments_.publishes_port() || !is_tcp_;
+  if (names_run) plan_.run_id = choose(given("run_id", arguments_.run_id(), run_name), plan_.url.run_id(), environment_.run_id());
+  if (!names_run && arguments_.run_id()) wrong("a run_id is given, which only file:// and ports that get published take");
 }
 
 inline void planner::look_for_loopback() {
   if (!plan_.host) return;
   const bool loopback = is_loopback_literal(*plan_.host) || lower(*plan_.host) == "localhost";
   const bool wildcard = is_wildcard_literal(*plan_.host);
-  const bool several = plan_.nodes.value_or(1) > 1 || plan_.local_world_size.value_or(most_ranks) < plan_.world_size.value_or(0);
+  // A pod is a host of its own, whatever its launcher says of nodes.
+  const bool alone = variables_.has("KUBERNETES_SERVICE_HOST") && !plan_.local_world_size && plan_.world_size.value_or(1) > 1;
+  const bool several = plan_.spans_nodes().value_or(alone) || alone;
   if (wildcard) {
     plan_.warnings.push_back(
         *plan_.host + " (" + plan_.host.origin() +
         ") is no address to connect to: only ranks beside rank 0 get there; name rank 0's, and ?bind=* to listen on all interfaces");
   } else if (loopback && plan_.node.value_or(0) > 0) {
     plan_.warnings.push_back(*plan_.host + " (" + plan_.host.origin() + ") is this node itself, number " + show(*plan_.node) + " (" +
-                             plan_.node.origin() + "), and rank 0 is on node 0: give its address");
+                             plan_.node.origin() + "), and rank 0 is on node 0: unless both are one machine, give its address");
+  } else if (loopback && alone && !plan_.serves && !plan_.launcher_serves && !plan_.local_rank) {
+    plan_.warnings.push_back(*plan_.host + " (" + plan_.host.origin() + ") is this pod itself, and rank 0 is in another one: give its address");
   } else if (loopback && several && plan_.serves) {
     plan_.warnings.push_back("rank 0 serves at " + *plan_.host + " (" + plan_.host.origin() +
                              "), where only its own node reaches it, and ranks live on others");
@@ -309,6 +327,7 @@ inline std::string rendezvous_plan::describe() const {
   line("use_libuv", use_libuv);
   line("bind", bind);
   line("listen_fd", listen_fd);
+  line("port_file", port_file);
   line("timeout", timeout);
   line("generation", generation);
   line("run_id", run_id);

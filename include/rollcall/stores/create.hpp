@@ -95,21 +95,24 @@ namespace detail {
 /// The steps of tcp_store::create().
 class creation {
  public:
-  static task<tcp_store> run(loop_core* core, std::string host, int port, create_options o) {
+  /// `seat`: where a master serves, if it listens already. `limit`: what errors call the limit, of which a part may be over.
+  static task<tcp_store> run(loop_core* core, std::string host, int port, create_options o, listener seat = {},
+                             std::optional<duration> limit = {}) {
     const time_point begun = core->now();
     const time_point until = o.timeout().from(begun);
+    const duration shown = limit.value_or(o.timeout().length(begun));
     check(host, port, o);
     if (o.is_master()) o.use_libuv(choose_use_libuv(o.use_libuv()).value());
     std::shared_ptr<server_share> share;
     if (o.is_master()) {
-      share = co_await own_server(core, host, port, o, until);
+      share = co_await own_server(core, host, port, o, until, std::move(seat));
       port = share->hosted().port();
     }
     client_ptr client = co_await connect_client(core, host, port, until, o.client(), o.resolver());
     tcp_store store(std::move(client), share);
     if (!o.world_size() || !o.wait_for_workers()) co_return store;
     co_await register_worker(store, o, until);
-    if (share) co_await wait_for_all(core, share, store, o, until, o.timeout().length(begun));
+    if (share) co_await wait_for_all(core, share, store, o, until, shown);
     co_return store;
   }
 
@@ -134,14 +137,15 @@ class creation {
     if (o.listen_fd() && !o.is_master()) refuse("a descriptor to listen on (" + text(*o.listen_fd()) + ") is given, but is_master is not");
   }
 
-  static task<std::shared_ptr<server_share>> own_server(loop_core* core, std::string host, int port, create_options o, time_point until) {
+  static task<std::shared_ptr<server_share>> own_server(loop_core* core, std::string host, int port, create_options o, time_point until,
+                                                        listener seat) {
     hosting& here = core->attached<hosting>();
     const auto shared = [&] { return o.multi_tenant() && port != 0 ? here.find(port) : nullptr; };
     hosted_server* server = shared();
     if (!server) {
-      listener at;
+      listener at = std::move(seat);
       try {
-        at = co_await listen_on(host, port, o, until);
+        if (!at) at = co_await listen_on(host, port, o, until);
       } catch (error const&) {
         server = shared();  // another tenant may have been quicker while a name was resolved
         if (!server) throw;

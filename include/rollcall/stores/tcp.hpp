@@ -101,6 +101,11 @@ class tcp_store : public store_operations {
   /// kin have staged is written before, as far as the socket takes it. Items that were popped for stopped operations are pushed back at
   /// the tails of their queues, which may keep the loop alive for up to 2 s.
   void close() const { client_->close(); }
+  /// Completes when the store is closed or its connection lost, and says why: closed, disconnected, protocol, ... At once where it is.
+  ///
+  /// cancel    as if never called.
+  /// lifetime  keeps no loop alive: a connection on which nothing is asked does not.
+  [[nodiscard]] task<failure> closed() const { return closed_task(client_); }
   /// False once the store was closed or its connection lost.
   [[nodiscard]] bool is_open() const noexcept { return client_ && !client_->closed(); }
   [[nodiscard]] std::string const& host() const noexcept { return client_->host(); }
@@ -118,6 +123,10 @@ class tcp_store : public store_operations {
   explicit tcp_store(detail::client_ptr c, detail::owner_ptr o = {}) noexcept : store_operations(std::move(c)), owner_(std::move(o)) {}
   static task<> drain_task(detail::owner_ptr owner, detail::client_ptr client, deadline limit) {
     if (owner) co_await owner->drain(std::move(client), limit);
+  }
+  static task<failure> closed_task(detail::client_ptr c) {
+    while (!c->closed()) co_await c->ended().wait();
+    co_return *c->why_closed();
   }
   static task<tcp_store> connect_task(detail::loop_core* core, std::string host, int port, deadline limit, client_options options,
                                       resolve_fn resolver) {
