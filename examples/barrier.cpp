@@ -41,6 +41,7 @@ struct job {
   int rank = 0;
   int world = 1;
   std::string host;
+  std::optional<bool> use_libuv;
   bool serves = false;
   int runs = 10;
   std::string kind = "roll";
@@ -201,8 +202,9 @@ rc::task<> rank_main(rc::loop& loop, job const& j, report& said) {
   how.wait_for_workers(j.kind != "roll");
   rc::rendezvous_session session = co_await rc::rendezvous(loop, j.url, how);
   if (session.owns_server()) {
-    said.add("back_end", session.back_end());
-    said.line(fmt::format("rank={}: serves the store at {} ({})", j.rank, session.url(), session.back_end()));
+    rc::tcp_store const& store = *session.tcp();
+    said.add("back_end", store.back_end());
+    said.line(fmt::format("rank={}: serves the store at {}:{} ({})", j.rank, store.host(), store.port(), store.back_end()));
   }
   const auto body = [&](rc::rendezvous_session& s) -> rc::task<> {
     if (j.stays_away()) {
@@ -250,9 +252,9 @@ int main(int argc, char** argv) {
   } catch (CLI::ParseError const& e) {
     return app.exit(e) == 0 ? EXIT_SUCCESS : usage_error;
   }
-  if (!back_end.empty()) j.place.use_libuv(*rc::flag_value(back_end, "--use-libuv"));
+  if (!back_end.empty()) j.use_libuv = *rc::flag_value(back_end, "--use-libuv");
   j.timeout = std::chrono::duration<double>(timeout);
-  j.place.rank(rank).world_size(world);
+  j.place.rank(rank).world_size(world).use_libuv(j.use_libuv);
   if (limit->count() > 0) j.place.timeout(rc::saturate(j.timeout));
   j.interval = std::chrono::duration<double>(interval);
 

@@ -108,8 +108,7 @@ class launcher {
     if (settings_.owns_port()) at_ = co_await own_port();
     if (at_ && settings_.host_store) {
       use_libuv_ = rc::choose_use_libuv(std::nullopt).value();
-      std::string text = "the store is served by the legacy back end";
-      if (!use_libuv_ && !settings_.quiet) co_await terminals_.say(std::move(text));
+      if (!use_libuv_ && !settings_.quiet) say("the store is served by the legacy back end");
     }
     int status = EXIT_SUCCESS;
     for (int number = 0;; ++number) {

@@ -43,9 +43,8 @@ class rendezvous_opening {
     const duration limit = o.arguments().timeout().value_or(at.timeout.value_or(default_limit));
     const time_point until = deadline(limit).from(l->now());
     if (at.scheme == "file") {
-      // A file that a look has made would be taken for that of an earlier run.
       file_options how = o.file();
-      how.timeout(o.client(limit).timeout()).create(false);
+      how.timeout(o.client(limit).timeout()).create(false).member(false);
       if (at.run_id) how.run_id(*at.run_id);
       file_store file = co_await file_store::open(*l, at.path, until, how);
       co_return in_generation(any_store(file), at.generation);

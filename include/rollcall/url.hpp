@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -53,7 +54,10 @@ class rendezvous_url {
   [[nodiscard]] sourced<std::int64_t> rank() const { return whole("rank", 0, detail::most_ranks - 1); }
   [[nodiscard]] sourced<std::int64_t> world_size() const { return whole("world_size", 1, detail::most_ranks); }
   [[nodiscard]] sourced<duration> timeout() const { return typed<duration>("timeout", detail::time_limit); }
-  [[nodiscard]] sourced<bool> use_libuv() const { return typed<bool>("use_libuv", detail::on_off); }
+  [[nodiscard]] sourced<bool> use_libuv() const {
+    return typed<bool>("use_libuv",
+                       [](std::string const& name, std::string_view text) { return detail::on_off(name, text, "= in the URL"); });
+  }
   [[nodiscard]] sourced<std::string> bind() const { return typed<std::string>("bind", detail::bind_host); }
   [[nodiscard]] sourced<std::string> port_file() const { return typed<std::string>("port_file", detail::absolute_path); }
   [[nodiscard]] sourced<std::string> generation() const { return typed<std::string>("generation", detail::generation_name); }
@@ -95,7 +99,7 @@ class rendezvous_url {
   void check_values();
 
   template <class T>
-  sourced<T> typed(std::string_view name, sourced<T> (*rule)(std::string const&, std::string_view)) const {
+  sourced<T> typed(std::string_view name, std::type_identity_t<sourced<T> (*)(std::string const&, std::string_view)> rule) const {
     const std::optional<std::string> text = parameter(name);
     return text ? rule("?" + std::string(name), *text) : sourced<T>();
   }

@@ -424,6 +424,27 @@ TEST_CASE("rank 0 takes its launcher's descriptor, for the launcher's address on
   });
 }
 
+TEST_CASE("use_libuv in the URL says what rank 0 serves with, and no client looks at it", "[rendezvous]") {  // field log F36
+  on_loop([](rc::loop& l) -> rc::task<> {
+    for (int i = 0; i < 2; ++i) {
+      const bool libuv = i == 0;
+      string url = "tcp://127.0.0.1:0?use_libuv=no";
+      if (libuv) url = "tcp://127.0.0.1:0?use_libuv=yes";
+      const rc::rendezvous_session s = co_await rc::rendezvous(l, url, place(0, 1));
+      const string back_end(s.tcp()->back_end());
+      CHECK(back_end == (libuv ? "libuv" : "legacy"));
+      co_await s.store().set("k", "v");
+      CHECK_AWAIT(co_await s.store().get("k"), "v");
+      co_await s.leave(10s);
+    }
+    rc::failure f = co_await refused(l, "tcp://127.0.0.1:0?use_libuv=maybe", place(0, 1));
+    CHECK(f.code() == rc::errc::invalid);
+    CHECK(contains(f.message(), "?use_libuv= in the URL is 'maybe'"));
+    f = co_await refused(l, tcp_at(unused_port()) + "?use_libuv=maybe", place(1, 2).timeout(100ms));
+    CHECK(f.code() == rc::errc::refused);
+  });
+}
+
 TEST_CASE("where the launcher serves every rank is a client, and nobody waits", "[rendezvous]") {
   on_loop([](rc::loop& l) -> rc::task<> {
     local_server launchers(l);

@@ -468,7 +468,7 @@ constexpr plan_row plans[] = {
      "rendezvous: invalid argument: 3 problems with env://: RANK is empty; MASTER_ADDR is not set; MASTER_PORT is not set; found: "
      "world_size 2 (WORLD_SIZE)"},
     {"env://", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 TORCHELASTIC_USE_AGENT_STORE=perhaps",
-     "TORCHELASTIC_USE_AGENT_STORE='perhaps' is none of"},
+     "TORCHELASTIC_USE_AGENT_STORE in the environment is 'perhaps'; it takes"},
     {"env://", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 TORCHELASTIC_RESTART_COUNT=x",
      ": TORCHELASTIC_RESTART_COUNT='x' is not a whole number"},
     {"env://", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=0",
@@ -480,7 +480,7 @@ constexpr plan_row plans[] = {
     {"tcp://h:0?rank=1&world_size=1", "", ": rank 1 (?rank of the URL) is not below world_size 1 (?world_size of the URL)"},
     {"tcp://h:1?rank=0&world_size=2&use_libuv=", "", ": ?use_libuv is empty"},
     {"env://", "RANK=0 WORLD_SIZE=2 USE_LIBUV=maybe TORCHELASTIC_USE_AGENT_STORE=perhaps", "4 problems with env://: MASTER_ADDR is not set"},
-    {"tcp://h:1?rank=0&world_size=2", "USE_LIBUV=maybe", ": USE_LIBUV='maybe' is none of 1, true, yes, on, 0, false, no, off"},
+    {"tcp://h:1?rank=0&world_size=2", "USE_LIBUV=maybe", ": USE_LIBUV in the environment is 'maybe'; it takes 1, 0, true, false, yes, no, on or off"},
     {"tcp://h:1", "", "2 problems with tcp://h:1: there is no rank: no ?rank= in the URL, and RANK is not set; there is no world_size"},
     {"tcp://h:1", "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0", "RANK is not set, and SLURM_PROCID=1 (slurm) is read by auto:// only"},
     {"file:///x?rank=2&world_size=2", "", ": rank 2 (?rank of the URL) is not below"},

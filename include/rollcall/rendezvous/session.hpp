@@ -64,8 +64,6 @@ class rendezvous_session {
   [[nodiscard]] rendezvous_plan const& plan() const noexcept { return state_->plan; }
   /// Whether the server lives in this process, as long as this session does.
   [[nodiscard]] bool owns_server() const noexcept { return state_->tcp && state_->tcp->owns_server(); }
-  /// What that server runs on: "libuv" or "legacy"; nothing where another process serves.
-  [[nodiscard]] std::string_view back_end() const noexcept { return state_->tcp ? state_->tcp->back_end() : std::string_view(); }
   /// The client itself, where the store is a server's; without the prefix of a generation.
   [[nodiscard]] std::optional<tcp_store> const& tcp() const noexcept { return state_->tcp; }
   /// Where others reach the store, with the real port: "tcp://node0:29500".

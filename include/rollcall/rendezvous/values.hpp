@@ -15,6 +15,7 @@
 
 #include "../core/clock.hpp"
 #include "../core/error.hpp"
+#include "../core/use_libuv.hpp"
 
 namespace rollcall {
 inline namespace v0 {
@@ -97,15 +98,11 @@ inline sourced<std::int64_t> number(std::string const& name, std::string_view te
   return value(n, name);
 }
 
-/// "1", "true", "yes", "on" and their opposites, in any case (design 7).
-inline sourced<bool> on_off(std::string const& name, std::string_view text) {
+/// What flag_value() takes. `place` follows the name in errors.
+inline sourced<bool> on_off(std::string const& name, std::string_view text, char const* place) {
   if (text.empty()) return sourced<bool>::wrong(name + " is empty");
-  const std::string word = lower(text);
-  for (char const* yes : {"1", "true", "yes", "on"})
-    if (word == yes) return {true, name};
-  for (char const* no : {"0", "false", "no", "off"})
-    if (word == no) return {false, name};
-  return sourced<bool>::wrong(name + "=" + in_quotes(text) + " is none of 1, true, yes, on, 0, false, no, off");
+  const result<bool> read = flag_value(text, name + place);
+  return read ? sourced<bool>(*read, name) : sourced<bool>::wrong(read.error().detail());
 }
 
 /// "30" (seconds), "0.5", "500ms", "30s", "5min", "1h"; above 0.

@@ -61,7 +61,7 @@ class variables {
   }
   [[nodiscard]] sourced<bool> on_off(std::string_view name) const {
     std::string const* value = find(name);
-    return value ? detail::on_off(std::string(name), *value) : absent<bool>(name);
+    return value ? detail::on_off(std::string(name), *value, " in the environment") : absent<bool>(name);
   }
   /// A host's name or address, brackets around it or not.
   [[nodiscard]] sourced<std::string> host(std::string_view name) const;
