@@ -257,11 +257,12 @@ class client_bench {
     o["connect_seconds"] = connects;
     o["meet_seconds"] = meets;
     o["leave_seconds"] = leaves;
-    o["descriptors_per_store"] = static_cast<double>(std::max(open, most)) / static_cast<double>(clients_);
+    o["descriptors"] = std::max(open, most);
     o["bytes_per_store"] = bytes;
     o["bytes_left"] = left;
     o["connections_left_at_server"] = still;
-    expect(open == static_cast<std::size_t>(clients_) && most == open && still == 0,
+    constexpr std::size_t of_the_loop = 4;
+    expect(std::max(open, most) <= static_cast<std::size_t>(clients_) + of_the_loop && still == 0,
            fmt::format("{} stores in one process: connect in {:.3f} s, meet in {:.3f} s, leave in {:.3f} s; {} descriptors, {:.0f} B a store, {} B left afterwards",
                        clients_, connects, meets, leaves, most, bytes, left));
   }

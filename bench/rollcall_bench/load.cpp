@@ -1,6 +1,7 @@
 #include "load.hpp"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -316,6 +317,7 @@ rc::net::stream_ptr dial_counted(rc::detail::loop_core& core, int port, traffic&
   to.sin_port = htons(static_cast<std::uint16_t>(port));
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1U + static_cast<std::uint32_t>(last_byte));
   if (::connect(fd.get(), reinterpret_cast<sockaddr const*>(&to), sizeof to) != 0) throw std::runtime_error("nobody listens");
+  ::fcntl(fd.get(), F_SETFL, O_NONBLOCK);
   rc::net::socket_options{}.apply(fd.get());
   rc::net::stream_ptr s;
   if (rc::net::detail::socket_stream::adopt(core, fd, s) != 0) throw std::runtime_error("a connection cannot be watched");
