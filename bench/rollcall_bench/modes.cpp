@@ -119,7 +119,10 @@ int run_init(settings const& s, bool storm, std::int64_t inflight, json& out) {
         row["accepted"] = accepted;
         row["live_bytes_per_connection"] = t.per_client(static_cast<double>(t.after.memory.live_bytes) - static_cast<double>(t.before.memory.live_bytes));
         row["allocations_per_client"] = t.per_client(static_cast<double>(t.after.memory.calls - t.before.memory.calls));
-        more = fmt::format(", {} accepted, {:.0f} B a connection", accepted, row["live_bytes_per_connection"].get<double>());
+        row["reads_per_client"] = t.per_client(static_cast<double>(t.after.reads - t.before.reads));
+        row["writes_per_client"] = t.per_client(static_cast<double>(t.after.writes - t.before.writes));
+        more = fmt::format(", {} accepted, {:.3f} reads and {:.3f} writes a client, {:.0f} B a connection", accepted, row["reads_per_client"].get<double>(),
+                           row["writes_per_client"].get<double>(), row["live_bytes_per_connection"].get<double>());
       }
       say(fmt::format("{:<13} {} clients in {:.3f} s, {} failed; server CPU {:.2f} us a client; {}{}", kind.name, s.clients, o.seconds(), o.failed,
                       t.per_client(t.server_cpu_us), took.text(), more));

@@ -114,7 +114,7 @@ class give_back final : private lane_owner, private popped_items::owner, private
     look_again();
   }
   void on_lost() noexcept override { look_again(); }
-  void lane_ready(lane&) noexcept override {}
+  void lane_ready(lane& l) noexcept override { l.flush(); }
   void lane_lost(lane& l, failure_ptr const&, bool) noexcept override {
     if (&l == through_) through_ = nullptr;
     look_again();

@@ -31,7 +31,7 @@ class lane;
 /// Who owns lanes.
 class lane_owner {
  public:
-  /// The handshake was answered as a store answers it.
+  /// The handshake was answered as a store answers it. Something may be staged, to be flushed now or later in this turn.
   virtual void lane_ready(lane& l) noexcept = 0;
   /// The lane is dead. `handshake` tells that it was before lane_ready.
   virtual void lane_lost(lane& l, failure_ptr const& why, bool handshake) noexcept = 0;
@@ -177,7 +177,6 @@ class lane final : private net::stream_sink {
       session_.send(&greeting_, std::string_view(get, sizeof get), {}, wire::reply_form::bytes);
     }
     owner_->lane_ready(*this);
-    flush();
   }
   void introduced(std::string_view value) noexcept {
     if (value.size() < wire::capability_bytes) return;

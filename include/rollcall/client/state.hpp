@@ -319,6 +319,7 @@ class client_state final : private lane_owner, private popped_items::owner, priv
     } else {
       l.keep_alive(false);
     }
+    request_flush();  // behind whoever waited for it, so that the first operation goes in the same write
   }
   void lane_lost(lane& l, failure_ptr const& why, bool handshake) noexcept override {
     const bool first = &l == lanes_.front().get();
