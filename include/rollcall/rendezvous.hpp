@@ -51,7 +51,7 @@ class rendezvous_opening {
     }
     int port = static_cast<int>(*at.port);
     if (port == 0) {
-      const seat_query asked(*at.host, at.run_id.value_or(""), port_board::file(*at.port_file));
+      const seat_query asked(*at.host, std::nullopt, port_board::file(*at.port_file));
       port = co_await find_port(l, asked, o.client(limit), o.resolver(), until);
     }
     tcp_store store = co_await tcp_store::connect(*l, *at.host, port, until, o.client(limit), o.resolver());
@@ -64,8 +64,9 @@ class rendezvous_opening {
   /// A port that the board of a run tells.
   class seat_query {
    public:
-    seat_query(std::string h, std::string r, port_board b) : host(std::move(h)), run(std::move(r)), board(std::move(b)) {}
-    std::string host, run;
+    seat_query(std::string h, std::optional<std::string> r, port_board b) : host(std::move(h)), run(std::move(r)), board(std::move(b)) {}
+    std::string host;
+    std::optional<std::string> run;  // none: any
     port_board board;
   };
 
@@ -142,7 +143,6 @@ class rendezvous_opening {
 
   /// What rank 0 has told of its port; asks again where nobody answers there, for that may be from an earlier run.
   static task<int> find_port(loop* l, seat_query asked, client_options client, resolve_fn resolver, time_point until) {
-    std::string const& run = asked.run;
     std::string why;
     for (;;) {
       const result<std::string> text = co_await as_result(asked.board.read(until));
@@ -152,8 +152,8 @@ class rendezvous_opening {
       }
       if (const std::optional<port_notice> told = port_notice::read(*text); !told) {
         why = "what is there is no port that rank 0 has written: " + in_quotes(*text);
-      } else if (told->run != run) {
-        why = "what is there is of run " + in_quotes(told->run) + ", and this is run " + in_quotes(run);
+      } else if (asked.run && told->run != *asked.run) {
+        why = "what is there is of run " + in_quotes(told->run) + ", and this is run " + in_quotes(*asked.run);
       } else {
         const time_point slice = std::min(until, l->now() + std::chrono::seconds(2));
         const result<tcp_store> there = co_await as_result(tcp_store::connect(*l, asked.host, told->port, slice, client, resolver));

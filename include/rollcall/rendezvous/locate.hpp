@@ -48,7 +48,7 @@ static_assert(await_safe<store_location>);
   } else {
     environment = launch_environment::torch(all);
   }
-  at.run_id = detail::first_there(url.run_id(), environment.run_id());
+  at.run_id = url.run_id();  // who looks may belong to another run, or to none
   const bool from_environment = url.scheme() == "env" || url.scheme() == "auto";
   if (at.scheme == "tcp" && !url.scheme().empty()) {
     at.host = from_environment ? detail::first_there(url.host(), environment.host()) : url.host();
