@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
   app.add_option("--clients", s.clients, "stores of the load; of scale: the most ranks")->check(CLI::Range(2, 10'000'000));
   app.add_option("--procs", s.procs, "processes that the load is spread over; 20,000 descriptors each")->check(CLI::Range(1, 64));
   app.add_option("--runs", s.runs, "how often each is measured, in turns")->check(CLI::Range(1, 1000));
-  app.add_option("--servers", s.servers, "of rollcall,floor,torch,torch-legacy; all: those that are there")->capture_default_str();
+  app.add_option("--servers", s.servers, "of rollcall,legacy,floor,torch,torch-legacy; all: those that are there")->capture_default_str();
   app.add_option("--timeout", s.limit, "limit of each operation, in seconds")->capture_default_str();
   app.add_flag("--no-pin", no_pin, "do not keep server and load on processors of their own");
   app.add_flag("--json", as_json, "one JSON object instead of lines");

@@ -8,6 +8,7 @@
 #include <uv.h>
 
 #include <cstdlib>
+#include <rollcall/legacy.hpp>
 #include <rollcall/server.hpp>
 #include <stdexcept>
 
@@ -59,6 +60,18 @@ int serve_rollcall(int socket) {
   const reporter tells(loop.native(), socket, core, stats);
   if (!write_all(socket, &port, sizeof port)) return 1;
   uv_run(loop.native(), UV_RUN_DEFAULT);
+  return 0;
+}
+
+/// Our blocking back end, which has a thread of its own; this one waits for the parent's end. Asks nothing of it: its counts are the
+/// thread's.
+int serve_legacy(int socket) {
+  rc::legacy_server server(rc::listen_options{}.host("0.0.0.0"));
+  server.start();
+  const int port = server.port();
+  if (!write_all(socket, &port, sizeof port)) return 1;
+  char end = 0;
+  static_cast<void>(read_all(socket, &end, 1));
   return 0;
 }
 
@@ -115,6 +128,7 @@ std::string torch_missing() {
 std::vector<server_kind> const& servers() {
   static const std::vector<server_kind> all{
       {"rollcall", "our server on libuv", true, true, serve_rollcall, nothing_missing},
+      {"legacy", "our blocking server", false, true, serve_legacy, nothing_missing},
       {"floor", "bare epoll, what the kernel costs", true, false, serve_floor, nothing_missing},
       {"torch", "PyTorch's server on libuv", false, true, serve_torch_libuv, torch_missing},
       {"torch-legacy", "PyTorch's blocking server", false, true, serve_torch_legacy, torch_missing},

@@ -372,6 +372,24 @@ TEST_CASE("interrupt() ends what is under way in every thread, and nothing else"
   CHECK(s.get("a") == "1");
 }
 
+TEST_CASE("get of a key that is a queue and has no value waits without spinning, in plain code too", "[blocking]") {
+  const watchdog dog(current_case());
+  legacy_running server;
+  const rc::blocking_store s = store_at(server.port());
+  s.queue_push("q", "an item");  // ends every WAIT for the key at once (protocol 7.4)
+  const std::uint64_t before = server.server().stats().requests;
+  CHECK(failing([&] { static_cast<void>(s.get("q", 300ms)); }).code() == rc::errc::timed_out);
+  CHECK(server.server().stats().requests - before < 300);  // about 30; without a pause some ten thousand
+  std::promise<std::string> got;
+  const std::uint64_t mark = server.server().stats().requests;
+  std::thread waiting([&] { got.set_value(s.get("q", 20s)); });
+  CHECK(soon([&] { return server.server().stats().requests > mark + 10; }));
+  s.set("q", "a value");
+  waiting.join();
+  CHECK(got.get_future().get() == "a value");
+  CHECK(s.queue_len("q") == 1);
+}
+
 TEST_CASE("close() from another thread ends the calls with closed", "[blocking]") {
   const watchdog dog(current_case());
   legacy_running server;

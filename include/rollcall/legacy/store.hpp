@@ -181,6 +181,7 @@ class blocking_store {
                                                bool changes) const;
   void fenced(lock& l, legacy::terms& t, std::string_view request) const;
   [[nodiscard]] ending wait_for(lock& l, legacy::terms& t, std::string_view request) const;
+  ending pause(lock& l, legacy::terms& t, unsigned rounds) const;
   [[nodiscard]] bool autopsy(lock& l, legacy::terms& t, legacy::call& c, std::string_view request) const;
   [[nodiscard]] bool look(lock& l, legacy::terms& t, std::string_view request, bool exists, std::vector<std::string>& values) const;
   [[nodiscard]] bool confirmed(lock& l, legacy::terms& t, std::string_view request, std::vector<std::string> const& values,

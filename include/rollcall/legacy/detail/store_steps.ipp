@@ -157,15 +157,25 @@ inline bool blocking_store::confirmed(lock& l, legacy::terms& t, std::string_vie
   return true;
 }
 
+/// Sleeps the longer the more rounds were fruitless, 64 ms at the most. `done`, or `item` for a pop.
+inline blocking_store::ending blocking_store::pause(lock& l, legacy::terms& t, unsigned rounds) const {
+  const ending how = core_->pause(l, t, std::chrono::milliseconds(1U << std::min(rounds, 6U)));
+  if (how != ending::done && how != ending::item) core_->give_up(t, nullptr, how);
+  return how;
+}
+
 /// The values of the keys of a WAIT request; waits for them or says that one is missing.
 inline bool blocking_store::read(lock& l, legacy::terms& t, std::string_view request, bool waits, std::vector<std::string>& values) const {
-  for (bool exists = false;;) {
+  bool exists = false;
+  for (unsigned rounds = 0;;) {
     bool again = false;
     if (look(l, t, request, exists, values) && confirmed(l, t, request, values, again)) {
       if (!again) return true;
       continue;
     }
     if (!waits) return false;
+    // A queue under that key ends each WAIT at once, and it still has no value (protocol 7.4): then it asks ever more rarely.
+    if (++rounds > 2) pause(l, t, rounds);
     static_cast<void>(wait_for(l, t, request));
     exists = true;
   }
@@ -214,8 +224,6 @@ inline void blocking_store::not_known(lock& l, legacy::terms& t, legacy::family 
 
 /// `key` in wire form.
 inline std::optional<std::string> blocking_store::pop(lock& l, legacy::terms& t, std::string_view key, bool waits) const {
-  constexpr std::chrono::milliseconds first_pause{1};
-  constexpr unsigned longest_pause = 6;  // first_pause, doubled so often
   t.pops = key;
   if (core_->items().take(key, t.item)) return std::move(t.item);
   need(l, t, legacy::family::queues, key);
@@ -241,12 +249,8 @@ inline std::optional<std::string> blocking_store::pop(lock& l, legacy::terms& t,
         core_->give_up(t, &c, how);
       }
     }
-    ending how = ending::done;
-    if (rounds >= 3) {
-      // A value under the same key ends each WAIT at once (protocol 7.4): then it asks ever more rarely.
-      how = core_->pause(l, t, first_pause * (1U << std::min(rounds, longest_pause)));
-      if (how != ending::done && how != ending::item) core_->give_up(t, nullptr, how);
-    }
+    // A value under the same key ends each WAIT at once (protocol 7.4): then it asks ever more rarely.
+    ending how = rounds >= 3 ? pause(l, t, rounds) : ending::done;
     if (how == ending::done) how = wait_for(l, t, wait_request);
     if (how == ending::item) return std::move(t.item);
   }
