@@ -1,5 +1,7 @@
 """Jobs that have ranks of both kinds: PyTorch's and ours meet in one store, whoever serves it."""
-from suite import Case, Failed, client, main
+import socket
+
+from suite import BUILD, Case, Failed, Process, client, for_ours, main
 
 SERVERS = ('rollcall', 'libuv', 'legacy')
 
@@ -19,6 +21,23 @@ class Mixed(Case):
         """Watches a roll call as a torch client."""
         watcher, = self.torch_ranks(port, 1)
         watcher(f"while int(s.get('roll/{generation}/count')) < {count}: time.sleep(0.005)")
+
+    def test_a_rendezvous_by_one_url_whoever_is_rank_0(self):
+        for serving in (0, 1):  # whether PyTorch's process is rank 0, or ours
+            with self.subTest(torch_rank=serving):
+                with socket.socket() as s:
+                    s.bind(('127.0.0.1', 0))
+                    url = f'tcp://127.0.0.1:{s.getsockname()[1]}'
+                theirs, ours = serving, 1 - serving
+                peer = self.torch()
+                peer.begin(f'result = next(dist.rendezvous({url!r}, {theirs}, 2)); s = result[0]; result = result[1:]; '
+                           f's.set("addr/{theirs}", "torch")')
+                program = self.watch(Process([BUILD / 'examples' / 'barrier', '--init-method', url, '--rank', str(ours), '--world-size', '2',
+                                              '--kind', 'seed', '--runs', '0', '--timeout', '60'], for_ours()))
+                self.assertEqual(tuple(peer.end()), (theirs, 2))
+                if ours == 0:
+                    peer(f's.wait(["addr/{ours}"]); s = None')  # ours leaves last
+                self.assertIn('(neighbour at torch)', self.assertEnds(program))
 
     def test_a_store_based_barrier(self):
         for kind in SERVERS:

@@ -158,10 +158,15 @@ TEST_CASE("a name that leads to loopback or to another host is an error before a
     CHECK(f.code() == rc::errc::invalid);
     CHECK(contains(f.message(), "'node0' (MASTER_ADDR) is 127.0.1.1 on this host, which ranks on other nodes cannot reach"));
     CHECK(contains(f.message(), "?bind="));
-    f = co_await refused(l, "env://", options("203.0.113.7 203.0.113.8"));
-    CHECK(f.code() == rc::errc::invalid);
-    CHECK(contains(f.message(), "'node0' (MASTER_ADDR) is 203.0.113.7, 203.0.113.8, which is no address of this host"));
-    CHECK(contains(f.message(), "?bind=*"));
+    const bool binds_anything = rc::try_listen(rc::listen_options().host("203.0.113.7")).has_value();
+    if (binds_anything) {
+      WARN("this host binds addresses that are not its own: not tried what happens elsewhere");
+    } else {
+      f = co_await refused(l, "env://", options("203.0.113.7 203.0.113.8"));
+      CHECK(f.code() == rc::errc::invalid);
+      CHECK(contains(f.message(), "'node0' (MASTER_ADDR) is 203.0.113.7, 203.0.113.8, which is no address of this host"));
+      CHECK(contains(f.message(), "?bind=*"));
+    }
     CHECK(rc::try_listen(rc::listen_options().port(port)).has_value());
     CHECK(l.live_handles() == 0);
 
