@@ -347,7 +347,7 @@ TEST_CASE("env shows what the launcher says, and which variable", "[cli]") {
 TEST_CASE("no store, and one that goes", "[cli]") {
   NEEDS_CLI(c);
   const string nobody = "tcp://127.0.0.1:" + std::to_string(unused_port());
-  outcome o = c({"--url", nobody, "--timeout", "0.3", "get", "k"});
+  outcome o = c({"--url", nobody, "--timeout", "2", "get", "k"});
   CHECK(o.status == 4);
   CHECK(contains(o.complaint, "ECONNREFUSED"));
   said(c({"set", "text", "no number"}));
