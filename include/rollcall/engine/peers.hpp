@@ -134,7 +134,7 @@ class peers {
  private:
   friend class connection;
   using state = connection::state;
-  static constexpr int wakes_per_turn = 1024;
+  static constexpr int wakes_per_turn = 256;
   static constexpr std::size_t keep_batch = std::size_t{1} << 20;
 
   [[nodiscard]] list<connection>& in(state s) noexcept { return lists_[static_cast<std::size_t>(s)]; }
