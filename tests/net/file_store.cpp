@@ -257,6 +257,10 @@ TEST_CASE("a missing directory, a directory, and what is no file are errors at o
     rc::file_store s = co_await open(l, here.path, rc::file_options{}.run_id("job 17/a"));
     CHECK(s.path() == here.path + "/rollcall-job%2017%2Fa");
     CHECK(is_there(s.path()));
+    // For who only looks as well.
+    co_await s.set("k", "v");
+    rc::file_store looks = co_await open(l, here.path, rc::file_options{}.run_id("job 17/a").create(false).member(false));
+    CHECK_AWAIT(co_await looks.get("k"), "v");
   });
 }
 
@@ -629,12 +633,17 @@ TEST_CASE("after a fork the child is no member", "[file]") {
     const string before = contents(path);
     const pid_t pid = ::fork();
     if (pid == 0) {
+      int ended = 0;
+      rc::start(s->set("k", "v", 10s), [&](rc::result<void> r) { ended = !r && contains(r.error().message(), "forked") ? 1 : 2; });
+      while (ended == 0) uv_run(l.native(), UV_RUN_ONCE);
       s.reset();
       uv_run(l.native(), UV_RUN_NOWAIT);
       std::this_thread::sleep_for(100ms);
-      ::_exit(0);
+      ::_exit(ended == 1 ? 0 : 1);
     }
-    ::waitpid(pid, nullptr, 0);
+    int status = -1;
+    ::waitpid(pid, &status, 0);
+    CHECK(status == 0);
     CHECK(contents(path) == before);
     CHECK(rc::sync_wait(l, s->add("n", 1)) == 1);
   }

@@ -218,6 +218,8 @@ inline dialling::attempt* dialling::race(std::vector<attempt>& all) {
       int e = 0;
       socklen_t size = sizeof e;
       if (::getsockopt(fds[i].fd, SOL_SOCKET, SO_ERROR, &e, &size) != 0) e = errno;
+      // A port that nobody serves may be the very one the kernel picked for us.
+      if (e == 0 && rollcall::detail::connected_to_itself(fds[i].fd)) e = ECONNREFUSED;
       whose[i]->error = e;
       if (e == 0) return whose[i];
       whose[i]->fd.reset();

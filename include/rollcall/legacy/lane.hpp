@@ -110,13 +110,6 @@ class call final : public engine::exchange, public list_hook<caller_tag> {
   [[nodiscard]] bool answered() const noexcept { return answers.size() == forms_.size(); }
   [[nodiscard]] bool over() const noexcept { return over_; }
   [[nodiscard]] bool lost() const noexcept { return lost_; }
-  /// For another round.
-  void reset() noexcept {
-    answers.clear();
-    forms_.clear();
-    over_ = lost_ = false;
-    on = nullptr;
-  }
   /// Makes its thread look again.
   void rouse() noexcept {
     woken.notify_one();

@@ -122,6 +122,7 @@ class poll_server final : private engine::peers {
       : engine::peers(options, "legacy"), log_(std::move(sink)), address_(at.address()), door_(std::in_place, *this, std::move(at)), waker_(*this) {
     set_.add(*door_, door_->queue.at().fd(), POLLIN);
     set_.add(waker_, wake_.fd(), POLLIN);
+    published_ = engine::peers::stats();
   }
   ~poll_server() { remove_all(); }
 

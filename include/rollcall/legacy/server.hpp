@@ -21,7 +21,7 @@ inline namespace v0 {
 ///     legacy_server server(listen(listen_options{}.port(29500)));     // or listener::adopt(listen_fd)
 ///     server.start();
 ///
-/// All member functions are for one thread at a time, but stats(), which is for any.
+/// All member functions are for one thread at a time, but stats(), which is for any while no other than start() runs.
 class legacy_server {
  public:
   /// Does not serve yet; clients queue in the kernel.

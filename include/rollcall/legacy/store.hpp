@@ -30,7 +30,8 @@ inline namespace v0 {
 ///   cancel    interrupt() from any thread.
 ///
 /// Changes return when the server has applied them; one that fails once it was sent has effect unknown, and nothing is retried.
-/// Keys are 0..8191 bytes, values 0..8 MiB, both opaque. Copies share the connection.
+/// Keys are 0..8191 bytes, values 0..8 MiB, both opaque. Copies share the connection; the last one to go close()s, which may wait 2 s where
+/// items of queues that were popped for nobody have to go back.
 class blocking_store {
  public:
   using limit_option = std::optional<deadline>;
@@ -115,9 +116,10 @@ class blocking_store {
   /// How long a request and its reply take.
   duration ping(limit_option limit = {}) const;
 
-  /// Like set(), but returns at once, and commands that are asked of this store afterwards find it executed; server_barrier(), a wait for
+  /// Like set(), but does not wait for its reply, and commands that are asked of this store afterwards find it executed; server_barrier(), a wait for
   /// several keys and the first use of queues or list_keys() on a server that is not rollcall's may overtake it. Nobody waits for it
-  /// but flush().
+  /// but flush(). Where a wait that cannot be interrupted has the only connection, another one is made first: that may fail as connect() may,
+  /// within blocking_options::timeout().
   ///
   /// errors    throws closed, and limit for what is too long, past blocking_options::max_unsent(), or where every connection is in use.
   ///           Everything later is told by flush().

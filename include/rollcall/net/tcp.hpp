@@ -76,13 +76,9 @@ class connecting final : private stream_sink {
     socklen_t size = sizeof status;
     if (getsockopt(fd_, SOL_SOCKET, SO_ERROR, &status, &size) != 0) status = errno;
     // A port that nobody serves may be the very one the kernel picked for us: then we would talk to ourselves.
-    if (status == 0 && connected_to_itself()) status = ECONNREFUSED;
+    if (status == 0 && rollcall::detail::connected_to_itself(fd_)) status = ECONNREFUSED;
     if (status != 0) stream_.reset();
     done_(owner_, -status);
-  }
-  [[nodiscard]] bool connected_to_itself() const noexcept {
-    const socket_address here = socket_address::local(fd_);
-    return here.is_inet() && here == socket_address::peer(fd_);
   }
   stream_ptr stream_;
   int fd_ = -1;

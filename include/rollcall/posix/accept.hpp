@@ -27,9 +27,6 @@ class accept_queue {
 
   explicit accept_queue(listener at) noexcept : listener_(std::move(at)), reserve_(spare()) {}
   [[nodiscard]] listener const& at() const noexcept { return listener_; }
-  /// The port is free and nobody is accepted any more.
-  void close() noexcept { listener_.close(); }
-
   /// `why` is the errno value of `refused` and `broken`.
   outcome next(unique_fd& taken, int& why) noexcept {
     taken.reset(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));

@@ -238,5 +238,15 @@ inline bool socket_address::is_wildcard() const noexcept {
   return family() == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&a);
 }
 
+namespace detail {
+
+/// Whether a connected socket is its own peer: a retry at a port that nobody serves may be given that very port by the kernel.
+[[nodiscard]] inline bool connected_to_itself(int fd) noexcept {
+  const socket_address here = socket_address::local(fd);
+  return here.is_inet() && here == socket_address::peer(fd);
+}
+
+}  // namespace detail
+
 }  // namespace v0
 }  // namespace rollcall

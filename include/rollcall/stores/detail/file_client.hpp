@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "../../core/intrusive.hpp"
+#include "../../core/random.hpp"
 #include "../../rt/detail/core.hpp"
 #include "../../rt/detail/handle.hpp"
 #include "file_log.hpp"
@@ -50,8 +51,7 @@ class file_state final : public std::enable_shared_from_this<file_state>, privat
         path_(path),
         log_(std::move(path), o) {
     core_.keep();
-    std::random_device random;
-    dice_.seed(random());
+    dice_.seed(static_cast<std::minstd_rand::result_type>(random_bits()));
   }
   file_state(file_state const&) = delete;
   file_state& operator=(file_state const&) = delete;
@@ -371,10 +371,7 @@ class file_state final : public std::enable_shared_from_this<file_state>, privat
 /// What a handle and its copies and operations hold; the state leaves when it goes.
 class file_client {
  public:
-  file_client(loop_core& core, std::string path, file_options const& o) : state_(std::make_shared<file_state>(core, std::move(path), o)) {
-    std::random_device random;
-    identity_ = (std::uint64_t{random()} << 32) | random();
-  }
+  file_client(loop_core& core, std::string path, file_options const& o) : state_(std::make_shared<file_state>(core, std::move(path), o)) {}
   file_client(file_client const&) = delete;
   file_client& operator=(file_client const&) = delete;
   ~file_client() { state_->leave(); }
@@ -390,7 +387,7 @@ class file_client {
 
  private:
   std::shared_ptr<file_state> state_;
-  std::uint64_t identity_;
+  std::uint64_t identity_ = random_bits();
 };
 using file_client_ptr = std::shared_ptr<file_client>;
 

@@ -61,9 +61,10 @@ class file_log {
   /// taken     items that go back to the heads of their queues; none are left where that was done.
   [[nodiscard]] file_report run(batch& requests, items& taken) {
     file_report r;
+    if (::getpid() != pid_) return r.set(file_report::status::failed, errc::closed, "this process was forked; its parent is the member"), r;
     bool changes = (!joined_ && options_.member()) || !taken.empty();
     for (auto const& q : requests) changes = changes || q->changes();
-    if (requests.empty() && !changes && unchanged()) return r;
+    if (on_local_ && requests.empty() && !changes && unchanged()) return r;  // elsewhere only open() asks the server what is new
     unique_fd fd;
     struct stat now{};
     if (!enter(fd, now, changes, patience, r)) return r;
@@ -83,7 +84,7 @@ class file_log {
       device_ = now.st_dev;
     }
     if (!torn) taken.clear();
-    if (!out.empty()) compact(fd.get());
+    if (!out.empty()) compact(fd.get(), r);
     r.touched = map_.take_touched();
     return r;
   }
@@ -150,6 +151,7 @@ class file_log {
       const int refused = lock_file(fd.get(), exclusive, wait);
       if (refused == ESTALE && opened < reopenings) continue;
       if (::fstat(fd.get(), &now) != 0) return r.set(failed, errc::io, system_text("cannot look at " + path_, errno)), false;
+      if (!joined_ && S_ISDIR(now.st_mode)) return errno = EISDIR, opening_failed(r), false;  // opened to look only
       r.locked_out = refused == EWOULDBLOCK;
       if (refused == EWOULDBLOCK) return r.set(not_yet, errc::timed_out, "the lock on " + path_ + " is held by " + lock_holder(now)), false;
       if (refused != 0) return r.set(failed, errc::io, system_text("cannot lock " + path_, refused) + lock_hint(refused)), false;
@@ -228,7 +230,7 @@ class file_log {
       if (s == record_reader::status::damaged) {
         r.set(damaged, errc::protocol,
               path_ + " is damaged: at byte " + std::to_string(position_) + " a record announces " + std::to_string(records.wanted()) +
-                  " bytes; remove the file");
+                  " bytes; " + (::access(copy_path().c_str(), F_OK) == 0 ? copy_path() + " may be what it held" : std::string("remove the file")));
         return false;
       }
       wanted = records.wanted();
@@ -259,6 +261,7 @@ class file_log {
       return r.set(failed, errc::failed, path_ + " belongs to a run without an id, this is run '" + mine + "'; remove it, or adopt it"),
              false;
     if (options_.member() && mine.empty() && is_over(fd, local, r)) return false;
+    on_local_ = local;
     local_ = local && options_.watch();
     if (local) mark_.enter(unique_fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)));
     if (!options_.member()) return true;
@@ -303,18 +306,25 @@ class file_log {
     return false;
   }
 
+  [[nodiscard]] std::string copy_path() const { return path_ + ".compact"; }
   /// Under the exclusive lock, while nobody else has the file open: others remember positions. In place, for who waits for the lock with
-  /// the file open; what lives is put beside it before, for the case that this process dies in between.
-  void compact(int fd) {
+  /// the file open; what lives is put beside it before, for the case that this process dies in between, or the disk.
+  void compact(int fd, file_report& r) {
     if (static_cast<std::size_t>(position_) <= options_.compact_from() || static_cast<std::size_t>(position_) / 8 <= map_.live()) return;
-    if (map_.count(file_format::refcount) != 1 || !options_.member() || mark_.sees_others()) return;
+    if (map_.count(file_format::refcount) != 1 || !options_.member() || !mark_.entered() || mark_.sees_others()) return;
     std::string all;
     map_.write_all(all);
-    const std::string beside = path_ + ".compact";
-    const unique_fd copy(::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (copy && write_at(copy.get(), all, 0) == 0 && ::fsync(copy.get()) == 0 && write_at(fd, all, 0) == 0 &&
-        ::ftruncate(fd, static_cast<off_t>(all.size())) == 0)
+    const std::string beside = copy_path();
+    ::unlink(beside.c_str());
+    const unique_fd copy(::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+    if (copy && write_at(copy.get(), all, 0) == 0 && ::fsync(copy.get()) == 0) {
+      int why = write_at(fd, all, 0);
+      if (why == 0 && ::ftruncate(fd, static_cast<off_t>(all.size())) != 0) why = errno;
+      if (why != 0)
+        return r.set(file_report::status::damaged, errc::io, system_text("cannot compact " + path_, why) + "; what it holds is in " + beside,
+                     effect::applied);
       position_ = static_cast<off_t>(all.size());
+    }
     if (copy) ::unlink(beside.c_str());
   }
 
@@ -327,6 +337,7 @@ class file_log {
   dev_t device_ = 0;
   pid_t pid_;
   bool joined_ = false;
+  bool on_local_ = false;  // the file system
   bool local_ = false;
 };
 
