@@ -43,7 +43,7 @@ rc::task<rc::failure> expires(rc::loop& l, rc::operation<T> op, double limit) {
 /// Stops its process and lets it go on at the end.
 class frozen {
  public:
-  explicit frozen(int pid) : pid_(pid) { ::kill(pid_, SIGSTOP); }
+  explicit frozen(int pid) : pid_(pid) { net_test::freeze(pid_); }
   frozen(frozen const&) = delete;
   frozen& operator=(frozen const&) = delete;
   ~frozen() { thaw(); }

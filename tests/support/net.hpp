@@ -415,6 +415,24 @@ class scratch {
   }                                                                                              \
   std::string const& variable = *variable##_found
 
+/// Stops a process; it has stopped when this returns, with all of its threads. kill() alone is over before that.
+inline void freeze(int pid) {
+  ::kill(pid, SIGSTOP);
+  const auto runs = [](std::filesystem::path const& task) {
+    std::ifstream stat(task / "stat");
+    string text;
+    std::getline(stat, text);
+    const std::size_t end = text.rfind(')');
+    return end != text.npos && end + 2 < text.size() && text[end + 2] != 'T' && text[end + 2] != 'Z';
+  };
+  const auto until = std::chrono::steady_clock::now() + 20s;
+  for (bool any = true; any && std::chrono::steady_clock::now() < until;) {
+    any = false;
+    std::error_code gone;
+    for (auto const& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", gone)) any = any || runs(task.path());
+  }
+}
+
 /// A child whose output is read by plain blocking calls, all with a limit. Killed and reaped at the end.
 class child {
  public:
@@ -455,7 +473,7 @@ class child {
     ::waitpid(pid_, nullptr, 0);
   }
   [[nodiscard]] int pid() const { return pid_; }
-  void kill(int signal) const { ::kill(pid_, signal); }
+  void kill(int signal) const { signal == SIGSTOP ? freeze(pid_) : static_cast<void>(::kill(pid_, signal)); }
   void close_input() { in_.reset(); }
 
   /// The next line of its standard output, without the newline; what there is where it ends or `limit` passes.
