@@ -109,13 +109,15 @@ TEST_CASE("unix sockets, on both back ends and for both clients", "[back_ends]")
       const auto waited = co_await rc::as_result(rc::when_all(twin.wait({"a", "b"}, 20s), twin.set("a", ""), twin.set("b", "")));
       CHECK(waited.has_value());
       string read;
+      std::atomic<bool> has_read = false;
       std::thread blocking([&] {
         const rc::blocking_store s = rc::blocking_store::connect(host, 0, 20s);
         s.set("from", "a thread");
         read = s.get("big");
+        has_read = true;
       });
       co_await server.wait("from");
-      while (read.empty()) co_await rc::sleep_for(1ms);
+      while (!has_read) co_await rc::sleep_for(1ms);
       blocking.join();
       CHECK(read == big);
       CHECK_AWAIT(co_await server.get("from"), "a thread");
