@@ -85,13 +85,13 @@ class hash_data {
   [[nodiscard]] bool answered() const noexcept { return !replies_.empty(); }
   /// The number in front of the reply.
   [[nodiscard]] std::int64_t number() const noexcept {
-    iovec piece;
+    iovec piece{};
     ROLLCALL_ASSERT(replies_.size() >= 8);
     static_cast<void>(replies_.fill(&piece, 1));
     return static_cast<std::int64_t>(wire::load<std::uint64_t>(static_cast<char const*>(piece.iov_base)));
   }
   [[nodiscard]] std::uint8_t byte() const noexcept {
-    iovec piece;
+    iovec piece{};
     ROLLCALL_ASSERT(!replies_.empty());
     static_cast<void>(replies_.fill(&piece, 1));
     return static_cast<std::uint8_t>(*static_cast<char const*>(piece.iov_base));
