@@ -25,9 +25,7 @@ class file_member {
   int attempt = 0;
   std::int64_t process = 0;
 
-  [[nodiscard]] std::string text() const {
-    return std::to_string(rank) + "/" + std::to_string(attempt) + "/" + std::to_string(process);
-  }
+  [[nodiscard]] std::string text() const { return std::to_string(rank) + "/" + std::to_string(attempt) + "/" + std::to_string(process); }
   /// Nothing for what is no member's record.
   [[nodiscard]] static std::optional<file_member> read(std::string_view number, std::string_view value) noexcept {
     file_member m;
@@ -69,9 +67,8 @@ class file_roll {
       (is_alive(one->number) ? alive : dead).push_back(*one);
     });
     for (auto* all : {&alive, &dead})
-      std::sort(all->begin(), all->end(), [](file_member const& a, file_member const& b) {
-        return a.rank != b.rank ? a.rank < b.rank : a.number < b.number;
-      });
+      std::sort(all->begin(), all->end(),
+                [](file_member const& a, file_member const& b) { return a.rank != b.rank ? a.rank < b.rank : a.number < b.number; });
     m.for_each_other(left, [&](std::string_view rank, std::string_view) { attempt = std::max(attempt, left_attempt(m, rank)); });
     if (std::string const* why = m.other(failed)) {
       const std::size_t blank = std::min(why->find(' '), why->size());
