@@ -71,6 +71,7 @@ class file_log {
     const bool suspects = misses_somebody();
     // Elsewhere only open() asks the server what is new.
     if (on_local_ && requests.empty() && !changes && !suspects && unchanged()) return r;
+    if (!joined_) forget();  // others may have begun it anew since the last try
     unique_fd fd;
     struct stat now{};
     if (!enter(fd, now, changes, patience, r)) return r;
