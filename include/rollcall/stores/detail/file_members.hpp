@@ -150,7 +150,8 @@ class file_judgement {
     if (roll.alive.empty()) return {refuse, text + "; remove it, or give each run a path of its own"};
     return {ranked ? busy : refuse, text + "; " + roll.who_is_there() + " still there: give each run a path of its own"};
   }
-  if (nameless) return {refuse, " belongs to a run without an id, this is run '" + mine + "'; remove it, or adopt it"};
+  if (nameless)
+    return {refuse, " belongs to a run without an id, this is run '" + mine + "'; remove it, or adopt it if PyTorch's came first"};
   if (!o.member()) return {};
 
   if (ranked && !roll.is_deserted()) {
