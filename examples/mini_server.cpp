@@ -5,8 +5,11 @@
 #include <csignal>
 #include <cstdio>
 #include <fmt/format.h>
+#include <optional>
 #include <rollcall/rollcall.hpp>
 #include <string>
+
+#include "options.hpp"
 
 namespace rc = rollcall;
 
@@ -102,7 +105,7 @@ int main(int argc, char** argv) {
   CLI::App app("A store server of one page.");
   int port = 29500;
   app.add_option("--port", port, "port on 127.0.0.1; 0 lets the system choose")->capture_default_str()->check(CLI::Range(0, 65535));
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> over = options::parse(app, argc, argv)) return *over;
   return rc::run([port](rc::loop& loop) -> rc::task<> {
     rc::net::acceptor acceptor(loop, rc::listen(rc::listen_options{}.port(port)));
     fmt::print("ready {}\n", acceptor.at().address().to_string());

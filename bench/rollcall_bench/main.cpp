@@ -11,9 +11,11 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
+#include "../../examples/options.hpp"
 #include "child.hpp"
 #include "counting.hpp"
 #include "report.hpp"
@@ -82,14 +84,14 @@ int main(int argc, char** argv) {
   fanout->add_option("--rounds", rounds, "fan-outs in a row")->check(CLI::Range(1, 10000))->capture_default_str();
   CLI::App* const idle = app.add_subcommand("idle", "bytes a connection costs the server");
   CLI::App* const leave = app.add_subcommand("leave", "clients that wait for a key each leave at once: from 1000 on, doubled");
-  leave->add_option("--from", from, "the smallest crowd")->check(CLI::PositiveNumber)->capture_default_str();
+  leave->add_option("--from", from, "the smallest crowd")->check(options::at_least(std::int64_t{1}))->capture_default_str();
   CLI::App* const client = app.add_subcommand("client", "what our client costs: allocations, writes and reads, many stores in one process");
-  client->add_option("--each", each, "operations of each kind")->check(CLI::PositiveNumber)->capture_default_str();
+  client->add_option("--each", each, "operations of each kind")->check(options::at_least(std::int64_t{1}))->capture_default_str();
   CLI::App* const scale = app.add_subcommand("scale", "exact counts of one barrier in memory, compared with sockets; up to 1,000,000 ranks");
   scale->add_option("--kind", scale_kind, "roll or store-based")->check(CLI::IsMember({"roll", "store-based"}))->capture_default_str();
   scale->add_option("--from", from, "the smallest world; each is four times the one before")->check(CLI::Range(2, 10'000'000))->capture_default_str();
   scale->add_option("--compare", compare, "worlds up to this one are also run over sockets")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> over = options::parse(app, argc, argv)) return *over;
 
   s.pin = !no_pin;
   const bool sized = app.count("--clients") > 0;

@@ -129,16 +129,6 @@ rc::failure failing(F f) {
   FAIL("succeeded, though it must not");
   throw 0;
 }
-template <class P>
-bool soon(P holds) {
-  const auto until = clock::now() + 20s;
-  while (!holds()) {
-    if (clock::now() >= until) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
-}
-
 class legacy_running {
  public:
   legacy_running() : server_(rc::listen_options{}) { server_.start(); }
@@ -438,12 +428,42 @@ std::thread scripted(rc::listener const& at, F act) {
     setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     const string hello = receive(fd.get(), 5 + 5 + 1 + 8 + 8 + 4);
     send_all(fd.get(), hello.substr(6, 4) + string(1, '\0'));
+    if (receive(fd.get(), 1 + 8 + 4) != req::get(string_view("\0cap", 4))) return;  // in one write with the first request
+    send_all(fd.get(), str(string(4 + 8 + 16, 'i')));
     act(fd.get());
   });
 }
 const string pop_q = op(15) + str("/q");
 const string push_first = op(14) + str("/q") + str("first");
 const string yes(1, '\0');
+
+/// A server that stands still, also in the middle of a handshake, until it is told to go on.
+class halting_server {
+ public:
+  halting_server()
+      : server_(rc::listen_options{}, {}, [this](rc::log_level, string_view) {
+          if (!goes_on_.load()) halted_ = true;
+          goes_on_.wait(false);
+        }) {
+    server_.start();
+  }
+  ~halting_server() { go_on(); }
+  [[nodiscard]] int port() const { return server_.port(); }
+  [[nodiscard]] rc::legacy_server& server() { return server_; }
+  void halt() {
+    const rc::unique_fd noise = plain_connect(port());
+    REQUIRE(send_all(noise.get(), "noise"));  // which is logged
+    REQUIRE(soon([&] { return halted_.load(); }));
+  }
+  void go_on() {
+    goes_on_ = true;
+    goes_on_.notify_all();
+  }
+
+ private:
+  std::atomic<bool> halted_{false}, goes_on_{false};
+  rc::legacy_server server_;
+};
 
 }  // namespace
 
@@ -563,4 +583,222 @@ TEST_CASE("whatever is no store is told at once", "[blocking]") {
   const rc::failure f = failing([&] { static_cast<void>(rc::blocking_store::connect("127.0.0.1", at.port(), 60s)); });
   CHECK(f.code() == rc::errc::protocol);
   peer.join();
+}
+
+TEST_CASE("threads whose commands find no connection share the one that is being made, and never make more than max_lanes", "[blocking]") {
+  const watchdog dog(current_case());
+  halting_server halting;
+  const rc::blocking_store s = store_at(halting.port(), rc::blocking_options{}.max_lanes(4));
+  std::thread waiting([&] { s.wait({"a", "b"}, 60s); });  // takes the only connection
+  CHECK(soon([&] { return halting.server().stats().requests >= 5; }));
+  halting.halt();
+  constexpr int threads = 16;
+  std::atomic<int> begun{0}, done{0};
+  std::vector<std::thread> all;
+  for (int i = 0; i < threads; ++i) {
+    all.emplace_back([&] {
+      ++begun;
+      s.add("n", 1);
+      ++done;
+    });
+  }
+  CHECK(soon([&] { return begun == threads; }));
+  std::vector<std::thread> waits;  // each of these wants a connection of its own, and may be refused
+  std::atomic<int> refused{0};
+  for (int i = 0; i < 8; ++i) {
+    waits.emplace_back([&] {
+      try {
+        s.wait({"a", "c"}, 60s);
+      } catch (rc::error const& e) {
+        if (e.code() == rc::errc::limit) ++refused;
+      }
+    });
+  }
+  halting.go_on();
+  for (auto& t : all) t.join();
+  CHECK(done == threads);
+  CHECK(soon([&] { return refused >= 6; }));  // one of four serves commands, one waits already
+  CHECK(s.connections() <= 4);
+  CHECK(halting.server().stats().accepted <= 5);  // with the noise
+  s.multi_set({rc::kv("a", ""), rc::kv("b", ""), rc::kv("c", "")});
+  waiting.join();
+  for (auto& t : waits) t.join();
+  CHECK(refused == 6);
+  CHECK(s.add("n", 0) == threads);
+}
+
+TEST_CASE("waits that keep their connections leave one for commands", "[blocking]") {
+  const watchdog dog(current_case());
+  legacy_running server;
+  const rc::blocking_store s = store_at(server.port(), rc::blocking_options{}.max_lanes(2));
+  std::thread waiting([&] { s.wait({"a", "b"}, 60s); });
+  CHECK(soon([&] {
+    static_cast<void>(s.check("a"));
+    return s.connections() == 2;
+  }));
+  const rc::failure f = failing([&] { s.wait({"c", "d"}, 20s); });
+  CHECK(f.code() == rc::errc::limit);
+  CHECK(contains(f.message(), "kept for commands"));
+  CHECK(failing([&] { s.server_barrier("all", 2, 20s); }).code() == rc::errc::limit);
+  CHECK(failing([&] { static_cast<void>(s.multi_get({"c", "d"}, 20s)); }).code() == rc::errc::limit);
+  CHECK(failing([&] { s.wait("c", 20ms); }).code() == rc::errc::timed_out);  // gives way to commands
+  s.multi_set({rc::kv("a", ""), rc::kv("b", "")});
+  waiting.join();
+  CHECK(failing([&] { s.wait({"c", "d"}, 20ms); }).code() == rc::errc::timed_out);
+  const rc::blocking_store alone = store_at(server.port(), rc::blocking_options{}.max_lanes(1));
+  CHECK(failing([&] { alone.wait({"c", "d"}, 20ms); }).code() == rc::errc::timed_out);
+  CHECK(alone.connections() == 1);
+}
+
+TEST_CASE("further connections go where the first one went", "[blocking]") {
+  const watchdog dog(current_case());
+  rc::result<rc::listener> six = rc::try_listen(rc::listen_options{}.host("::1"));
+  if (!six) {
+    WARN("skipped: no ::1 here");
+    return;
+  }
+  const int port = six->port();
+  rc::legacy_server first(std::move(*six));
+  first.start();
+  const rc::blocking_store s = rc::blocking_store::connect("localhost", port, 20s);  // 127.0.0.1 refuses
+  rc::result<rc::listener> four = rc::try_listen(rc::listen_options{}.port(port));
+  if (!four) {
+    WARN("skipped: somebody else has the port on 127.0.0.1");
+    return;
+  }
+  rc::legacy_server other(std::move(*four));  // "localhost" means this one from now on
+  other.start();
+  std::thread waiting([&] { s.wait({"a", "b"}, 60s); });
+  CHECK(soon([&] {
+    static_cast<void>(s.check("a"));
+    return s.connections() == 2;
+  }));
+  CHECK(other.stats().accepted == 0);
+  s.multi_set({rc::kv("a", ""), rc::kv("b", "")});
+  waiting.join();
+}
+
+TEST_CASE("an item that comes late does not end another thread's attempt to connect", "[blocking]") {
+  const watchdog dog(current_case());
+  rc::listener at = rc::listen(rc::listen_options{});
+  std::promise<void> late;
+  std::atomic<bool> waits{false}, dialled{false};
+  std::thread peer = scripted(at, [&](int fd) {
+    static_cast<void>(receive(fd, pop_q.size()));
+    static_cast<void>(receive(fd, req::wait({"/a", "/b"}).size()));
+    waits = true;
+    pollfd p{at.fd(), POLLIN, 0};
+    dialled = ::poll(&p, 1, 20000) == 1;
+    send_all(fd, i64(1) + str("item"));
+    late.get_future().wait();
+  });
+  const rc::blocking_store s = rc::blocking_store::connect("127.0.0.1", at.port(), 20s);
+  CHECK(failing([&] { static_cast<void>(s.queue_pop("q", 20ms)); }).code() == rc::errc::timed_out);
+  std::promise<rc::errc> ended;
+  std::thread waiting([&] { ended.set_value(failing([&] { s.wait({"a", "b"}, 60s); }).code()); });
+  CHECK(soon([&] { return waits.load(); }));
+  const rc::failure f = failing([&] { s.set("k", "v", 300ms); });  // its connection is never greeted
+  CHECK(dialled);
+  CHECK(f.code() == rc::errc::timed_out);
+  CHECK(s.queue_pop("q", 20s) == "item");
+  s.close();
+  late.set_value();
+  waiting.join();
+  peer.join();
+  CHECK(ended.get_future().get() == rc::errc::closed);
+}
+
+TEST_CASE("reconnect() goes on after a loss or a close(), for all copies, and tells another server from the same", "[blocking]") {
+  const watchdog dog(current_case());
+  auto server = std::make_unique<rc::legacy_server>(rc::listen_options{});
+  server->start();
+  const int port = server->port();
+  const rc::blocking_store s = store_at(port);
+  const rc::blocking_store copy = s;
+  CHECK(copy.identity() == s.identity());
+  CHECK(store_at(port).identity() != s.identity());
+  s.reconnect(20s);  // is open
+  CHECK(server->stats().accepted == 2);
+  s.set("k", "v");
+  s.set("text", "no number");
+  CHECK(failing([&] { s.add("text", 1); }).code() == rc::errc::disconnected);
+  CHECK_FALSE(copy.is_open());
+  CHECK(failing([&] { static_cast<void>(copy.get("k")); }).code() == rc::errc::disconnected);
+  std::vector<std::thread> several;
+  for (int i = 0; i < 4; ++i) several.emplace_back([&] { s.reconnect(20s); });
+  for (auto& t : several) t.join();
+  CHECK(copy.is_open());
+  CHECK(copy.get("k") == "v");
+  CHECK(copy.connections() == 1);
+  s.close();
+  CHECK(failing([&] { static_cast<void>(s.get("k")); }).code() == rc::errc::closed);
+  copy.reconnect(20s);
+  CHECK(s.get("k") == "v");
+  CHECK(s.server_is_rollcall());
+
+  server.reset();
+  CHECK(failing([&] { static_cast<void>(s.get("missing", 20s)); }).code() == rc::errc::disconnected);
+  const rc::failure nobody = failing([&] { s.reconnect(50ms); });
+  CHECK(nobody.code() == rc::errc::refused);
+  CHECK(nobody.operation() == "reconnect");
+  CHECK_FALSE(s.is_open());
+  server = std::make_unique<rc::legacy_server>(rc::listen_options{}.port(port));
+  server->start();
+  CHECK(failing([&] { s.reconnect(20s); }).code() == rc::errc::server_replaced);
+  CHECK(failing([&] { s.set("k", "v"); }).code() == rc::errc::disconnected);
+}
+
+TEST_CASE("a reconnect() ends by interrupt(), by close(), and at its limit", "[blocking]") {
+  const watchdog dog(current_case());
+  halting_server halting;
+  const rc::blocking_store s = store_at(halting.port());
+  s.close();
+  halting.halt();
+  CHECK(failing([&] { s.reconnect(50ms); }).code() == rc::errc::refused);
+  std::promise<rc::errc> interrupted, closed;
+  std::atomic<bool> over{false};
+  std::thread one([&] {
+    interrupted.set_value(failing([&] { s.reconnect(60s); }).code());
+    over = true;
+  });
+  CHECK(soon([&] {
+    s.interrupt();
+    return over.load();
+  }));
+  one.join();
+  CHECK(interrupted.get_future().get() == rc::errc::cancelled);
+  over = false;
+  std::thread two([&] {
+    closed.set_value(failing([&] { s.reconnect(60s); }).code());
+    over = true;
+  });
+  CHECK(soon([&] {
+    s.close();
+    return over.load();
+  }));
+  two.join();
+  CHECK(closed.get_future().get() == rc::errc::closed);
+  halting.go_on();
+  s.reconnect(20s);
+  s.set("k", "v");
+  CHECK(s.get("k") == "v");
+}
+
+TEST_CASE("a process without descriptors is told so, long before the limit, and not that nobody answers", "[blocking]") {
+  const watchdog dog(current_case());
+  legacy_running server;
+  for (const int left : {0, 1}) {
+    const auto begun = clock::now();
+    std::optional<rc::failure> f;
+    {
+      const few_descriptors limit(left);
+      f = failing([&] { static_cast<void>(rc::blocking_store::connect("127.0.0.1", server.port(), 60s)); });
+    }
+    INFO(left << ": " << f->message());
+    CHECK(clock::now() - begun < 20s);
+    CHECK(f->code() == rc::errc::io);
+    CHECK(contains(f->message(), "EMFILE"));
+    CHECK(contains(f->message(), "ulimit -n"));
+  }
+  CHECK(store_at(server.port()).add("n", 1) == 1);
 }

@@ -479,3 +479,34 @@ TEST_CASE("a connect that takes long says so after five seconds", "[connect][slo
     co_await silent.stop();
   });
 }
+
+TEST_CASE("a connect that finds no descriptor in its own process says so, long before its limit", "[connect]") {
+  case_of([](rc::loop& l) -> rc::task<> {
+    scripted_server silent(l, [](rc::net::socket s) { return mute(std::move(s)); });
+    const auto begun = std::chrono::steady_clock::now();
+    std::optional<rc::result<rc::tcp_store>> r;
+    {
+      const few_descriptors none(0);
+      r.emplace(co_await try_connect(l, "127.0.0.1", silent.port(), 50s));
+    }
+    CHECK(std::chrono::steady_clock::now() - begun < 20s);
+    const rc::failure f = failure_of(*r);
+    CHECK(f.code() == rc::errc::io);
+    CHECK(contains(f.message(), "EMFILE"));
+    CHECK(contains(f.message(), "ulimit -n"));
+    // A shortage that passes is waited for.
+    local_server server(l);
+    rc::scope others(l);
+    auto none = std::make_unique<few_descriptors>(0);
+    const auto give_back = [&none]() -> rc::task<> {
+      co_await rc::sleep_for(100ms);
+      none.reset();
+    };
+    others.spawn(give_back);
+    const rc::result<rc::tcp_store> late = co_await try_connect(l, "127.0.0.1", server.port(), 50s);
+    CHECK(late.has_value());
+    co_await others.join();
+    co_await server.stop();
+    co_await silent.stop();
+  });
+}

@@ -14,16 +14,6 @@ using namespace net_test;
 
 namespace {
 
-template <class P>
-bool soon(P holds) {
-  const auto until = std::chrono::steady_clock::now() + 20s;
-  while (!holds()) {
-    if (std::chrono::steady_clock::now() >= until) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
-}
-
 /// Log lines, from the server's thread.
 class lines {
  public:
@@ -243,20 +233,15 @@ TEST_CASE("out of descriptors, a legacy server refuses, tells it in a few lines,
     const timeval limit{20, 0};
     setsockopt(outside.back().get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   }
-  rlimit before{};
-  getrlimit(RLIMIT_NOFILE, &before);
-  const std::set<int> open = open_descriptors();
-  rlimit tight = before;
-  tight.rlim_cur = 0;
-  for (int left = 3; left > 0; ++tight.rlim_cur) left -= open.count(static_cast<int>(tight.rlim_cur)) == 0 ? 1 : 0;
-  REQUIRE(setrlimit(RLIMIT_NOFILE, &tight) == 0);
-  const sockaddr_in to = loopback(server.port());
-  for (auto const& o : outside) REQUIRE(::connect(o.get(), reinterpret_cast<sockaddr const*>(&to), sizeof to) == 0);
-  const bool refused = soon([&] { return server.stats().refused >= 90; });
-  bool served = true;
-  for (int i = 0; i < 100; ++i) served = served && send_all(inside.get(), req::ping(5)) && receive(inside.get(), 4) == u32(5);
-  setrlimit(RLIMIT_NOFILE, &before);
-  INFO(server.stats().refused << " refused, " << server.stats().connections << " connected, limit " << tight.rlim_cur);
+  bool refused = false, served = true;
+  {
+    const few_descriptors limit(3);
+    const sockaddr_in to = loopback(server.port());
+    for (auto const& o : outside) REQUIRE(::connect(o.get(), reinterpret_cast<sockaddr const*>(&to), sizeof to) == 0);
+    refused = soon([&] { return server.stats().refused >= 90; });
+    for (int i = 0; i < 100; ++i) served = served && send_all(inside.get(), req::ping(5)) && receive(inside.get(), 4) == u32(5);
+  }
+  INFO(server.stats().refused << " refused, " << server.stats().connections << " connected");
   CHECK(refused);
   CHECK(served);
   CHECK(log.any("EMFILE"));

@@ -151,7 +151,7 @@ TEST_CASE("rollcall-server ends with its standard input when it was asked to", "
 
 TEST_CASE("an input that is a file, a device or closed has its end behind it", "[programs]") {
   NEEDS_EXAMPLE(program, "rollcall-server");
-  for (char const* input : {"</dev/null", "</proc/self/exe", "<&-"}) {
+  for (char const* input : {"</dev/null", "</dev/zero", "</proc/self/exe", "</", "<&-"}) {
     for (char const* const use_libuv : {"1", "0"}) {
       INFO(input << ", --use-libuv " << use_libuv);
       child server({"/bin/sh", "-c", "exec \"$0\" --port 0 --until-eof --use-libuv \"$1\" " + string(input), program, use_libuv});

@@ -94,17 +94,6 @@ class threaded_server {
   std::thread thread_;
 };
 
-/// Polls until `holds()`, for 20 s at the most; whether it came to hold.
-template <class P>
-bool soon(P holds) {
-  const auto until = std::chrono::steady_clock::now() + 20s;
-  while (!holds()) {
-    if (std::chrono::steady_clock::now() >= until) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
-}
-
 /// A thousand replies for somebody who does nothing wrong.
 rc::task<> witness(rc::loop& l, int port) {
   raw_peer p = co_await raw_peer::open(l, port);

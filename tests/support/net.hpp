@@ -1,10 +1,12 @@
 #pragma once
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -174,6 +176,17 @@ inline rc::task<rc::tcp_store> client_of(rc::loop& l, int port, rc::client_optio
 template <class P>
 rc::task<> eventually(P holds) {
   while (!holds()) co_await rc::sleep_for(1ms);
+}
+
+/// The same in plain code: whether `holds()` came to hold within 20 s.
+template <class P>
+[[nodiscard]] bool soon(P holds) {
+  const auto until = std::chrono::steady_clock::now() + 20s;
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() >= until) return false;
+    std::this_thread::sleep_for(1ms);
+  }
+  return true;
 }
 
 /// The outcome of an operation or a task that must fail: its failure. Fails the case where it does not.
@@ -395,6 +408,25 @@ class scratch {
     std::filesystem::remove_all(path, ignored);
   }
   string path;
+};
+
+/// While it lives this process can open `left` more descriptors.
+class few_descriptors {
+ public:
+  explicit few_descriptors(int left) {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit tight = before_;
+    tight.rlim_cur = 0;
+    for (int free = left;; ++tight.rlim_cur)
+      if (::fcntl(static_cast<int>(tight.rlim_cur), F_GETFD) < 0 && free-- == 0) break;
+    if (setrlimit(RLIMIT_NOFILE, &tight) != 0) std::abort();
+  }
+  few_descriptors(few_descriptors const&) = delete;
+  few_descriptors& operator=(few_descriptors const&) = delete;
+  ~few_descriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
 };
 
 // ---- child processes ----

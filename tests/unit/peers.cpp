@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <deque>
+#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -223,4 +224,22 @@ TEST_CASE("past max_connections nobody is admitted, and few lines tell it") {
   for (int i = 0; i < 500; ++i) CHECK_FALSE(d.admits());
   CHECK(d.stats().refused == 500);
   CHECK(d.lines.size() == 20);
+}
+
+TEST_CASE("a log line for which there is no memory is counted like one too many, and ends nobody") {
+  struct {
+    [[nodiscard]] bool logs() const noexcept { return true; }
+    [[nodiscard]] rc::time_point now() const noexcept { return {}; }
+    void log(rc::log_level, std::string_view line) noexcept { lines.emplace_back(line); }
+    std::vector<std::string> lines;
+  } host;
+  engine::log_limiter limiter;
+  const auto no_memory = []() -> std::string { throw std::bad_alloc(); };
+  const auto fine = [] { return std::string("next"); };
+  static_assert(noexcept(limiter.log(host, rc::log_level::warning, fine)));
+  limiter.log(host, rc::log_level::warning, no_memory);
+  limiter.log(host, rc::log_level::warning, no_memory);
+  limiter.log(host, rc::log_level::warning, fine);
+  limiter.log(host, rc::log_level::warning, fine);
+  CHECK(host.lines == std::vector<std::string>{"next (2 more lines like this were not logged)", "next"});
 }

@@ -11,6 +11,7 @@
 
 #include "../core/back_off.hpp"
 #include "../net/resolve.hpp"
+#include "../posix/descriptors.hpp"
 #include "../rt/combine.hpp"
 #include "../rt/event.hpp"
 #include "../rt/timer.hpp"
@@ -54,7 +55,7 @@ class [[nodiscard]] address_race final : private waiter, private timer_node {
       if (a->status == not_tried) continue;
       if (text.size() > 1024) return text + ", ...";
       if (!text.empty()) text += ", ";
-      text += a->to.to_string() + ": " + (a->status == under_way ? std::string("no answer") : net::errno_text(-a->status));
+      text += a->to.to_string() + ": " + (a->status == under_way ? std::string("no answer") : errno_text(-a->status));
     }
     return text;
   }
@@ -238,6 +239,7 @@ inline task<client_ptr> connect_client(loop_core* core, std::string host, int po
     if (!literal) throw give_up(errc::invalid, literal.error().detail());
   }
   back_off pauses;
+  descriptor_watch descriptors;
   connect_failure why;
   bool with_ping = true;
   bool last_round = false;
@@ -257,6 +259,7 @@ inline task<client_ptr> connect_client(loop_core* core, std::string host, int po
       if (e.code() != errc::timed_out) throw;
     }
     if (why.final_answer) throw give_up(why.code, why.text);
+    if (const int e = descriptors.failed(core->now()); e != 0) throw give_up(errc::io, errno_text(e));
     // A server before 2.5 closes at PING: leave it out every other time.
     with_ping = !(with_ping && why.text.find("in the handshake") != why.text.npos);
     duration pause = pauses.next();

@@ -1,5 +1,4 @@
 #pragma once
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -7,6 +6,8 @@
 #include <utility>
 
 #include "../core/result.hpp"
+#include "../engine/outbox.hpp"
+#include "../engine/server_info.hpp"
 #include "../engine/session.hpp"
 #include "../net/tcp.hpp"
 #include "request.hpp"
@@ -15,16 +16,7 @@ namespace rollcall {
 inline namespace v0 {
 namespace detail {
 
-/// What the probe in the handshake told about the server.
-class server_info {
- public:
-  server_info() noexcept = default;
-  bool is_rollcall = false;
-  std::uint32_t version = 0;
-  std::uint64_t capabilities = 0;
-  std::array<char, wire::instance_id_bytes> instance{};
-  bool has_instance = false;
-};
+using engine::server_info;
 
 class lane;
 
@@ -67,7 +59,7 @@ class lane final : private net::stream_sink {
   /// No connection stands yet.
   [[nodiscard]] bool dialling() const noexcept { return state_ == state::dialling; }
   /// Bytes that wait for the server to read, in bytes.
-  [[nodiscard]] std::size_t backlog() noexcept { return unsent_.size() - sent_ + session_.output().size(); }
+  [[nodiscard]] std::size_t backlog() noexcept { return unsent_.size() + session_.output().size(); }
 
   /// Stages VALIDATE, PING (`with_ping`; servers before 2.5 close at it) and the capability probe, all in the first write
   /// (protocol 3.1, 17).
@@ -107,17 +99,7 @@ class lane final : private net::stream_sink {
   }
   /// Writes what is staged, in one go.
   void flush() noexcept {
-    if (!stream_) return;
-    session_.flush();
-    if (session_.output().empty()) return;
-    if (unsent_.empty()) {
-      unsent_.swap(session_.output());
-    } else {
-      unsent_.append(session_.output());
-    }
-    session_.output().clear();
-    session_.mark_written();
-    write();
+    if (stream_ && unsent_.take(session_)) write();
   }
   void keep_alive(bool on) noexcept {
     if (stream_) stream_->keep_alive(on);
@@ -155,7 +137,7 @@ class lane final : private net::stream_sink {
         if (lane_.not_a_store_) return;
         lane_.greeted(r.number == wire::check_ready);
       } else {
-        lane_.introduced(r.bytes);
+        lane_.owner_->info().learn(r.bytes);
       }
     }
     void on_done() noexcept override {}
@@ -169,26 +151,14 @@ class lane final : private net::stream_sink {
     info.is_rollcall = rollcall_server;
     if (rollcall_server && !info.has_instance && session_.takes_command()) {
       // Who it is, for reconnect(); nobody waits for it.
-      char get[1 + 8 + wire::capability_key.size()];
-      get[0] = static_cast<char>(wire::opcode::get);
-      wire::store(get + 1, std::uint64_t{wire::capability_key.size()});
-      wire::capability_key.copy(get + 9, wire::capability_key.size());
       greeting_.with_ping = false;
-      session_.send(&greeting_, std::string_view(get, sizeof get), {}, wire::reply_form::bytes);
+      session_.send(&greeting_, engine::introduce_request, {}, wire::reply_form::bytes);
     }
     owner_->lane_ready(*this);
   }
-  void introduced(std::string_view value) noexcept {
-    if (value.size() < wire::capability_bytes) return;
-    server_info& info = owner_->info();
-    info.version = wire::load<std::uint32_t>(value.data());
-    info.capabilities = wire::load<std::uint64_t>(value.data() + 4);
-    value.copy(info.instance.data(), info.instance.size(), 12);
-    info.has_instance = true;
-  }
   void dialled(int status, net::stream_ptr s) noexcept {
     if (status != 0) {
-      die(failure(errc::refused, "connect", net::errno_text(-status)));
+      die(failure(errc::refused, "connect", errno_text(-status)));
       return;
     }
     try {
@@ -217,24 +187,20 @@ class lane final : private net::stream_sink {
   }
   void on_end(int status) noexcept override {
     die(failure(errc::disconnected, state_ == state::ready ? "read" : "connect",
-                status == 0 ? std::string("the server closed the connection") : net::errno_text(-status)));
+                status == 0 ? std::string("the server closed the connection") : errno_text(-status)));
   }
   void on_writable() noexcept override { write(); }
   void write() noexcept {
-    iovec piece{unsent_.data() + sent_, unsent_.size() - sent_};
+    const std::string_view rest = unsent_.rest();
+    const iovec piece{const_cast<char*>(rest.data()), rest.size()};
     const std::ptrdiff_t n = stream_->try_write(&piece, 1);
     if (n < 0) {
       // The reading side reports it, so that nobody is called back from within a write.
       unsent_.clear();
-      sent_ = 0;
       stream_->shutdown();
       return;
     }
-    sent_ += static_cast<std::size_t>(n);
-    if (sent_ < unsent_.size()) return;
-    sent_ = 0;
-    unsent_.clear();
-    if (unsent_.capacity() > keep_capacity) std::string().swap(unsent_);
+    unsent_.consume(static_cast<std::size_t>(n));
   }
   void die(failure f) noexcept {
     const bool handshake = state_ != state::ready;
@@ -248,7 +214,6 @@ class lane final : private net::stream_sink {
     session_.lost();
   }
 
-  static constexpr std::size_t keep_capacity = 64 * 1024;
   loop_core& core_;
   lane_owner* owner_;
   std::string peer_;
@@ -262,8 +227,7 @@ class lane final : private net::stream_sink {
   std::unique_ptr<net::dialler::attempt> attempt_;
   net::socket_options options_;
   net::stream_ptr stream_;
-  std::string unsent_;
-  std::size_t sent_ = 0;
+  engine::outbox unsent_;
   failure_ptr why_;
 };
 

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <string>
-#include <utility>
 
 #include "../core/clock.hpp"
 #include "../core/log.hpp"
@@ -12,13 +12,14 @@ namespace rollcall {
 inline namespace v0 {
 namespace engine {
 
-/// At most so many log lines a second on average; counts what it swallows. `Host` has logs(), now() and log(level, line).
+/// At most so many log lines a second on average; counts what it swallows, a line for which there is no memory too. `Host` has logs(),
+/// now() and log(level, line), none of which throws; line() makes the text, and may.
 class log_limiter {
  public:
   static constexpr int burst = 20;
   static constexpr std::chrono::milliseconds refill{500};
   template <class Host, class Line>
-  void log(Host& host, log_level level, Line line) {
+  void log(Host& host, log_level level, Line line) noexcept {
     if (!host.logs()) return;
     const time_point now = host.now();
     const auto earned = (now - last_) / refill;
@@ -31,9 +32,14 @@ class log_limiter {
       return;
     }
     --tokens_;
-    std::string text = line();
-    if (swallowed_ > 0) text += " (" + std::to_string(std::exchange(swallowed_, 0)) + " more lines like this were not logged)";
-    host.log(level, text);
+    try {
+      std::string text = line();
+      if (swallowed_ > 0) text += " (" + std::to_string(swallowed_) + " more lines like this were not logged)";
+      swallowed_ = 0;
+      host.log(level, text);
+    } catch (std::exception const&) {
+      ++swallowed_;
+    }
   }
 
  private:

@@ -44,12 +44,12 @@ class peers {
                  [&] { return "refused a connection: " + std::to_string(connections_) + " are open (serve_options::max_connections)"; });
     return false;
   }
-  /// A socket had to be refused, or accepting pauses; `why` names the error.
-  void refused(std::string_view why, bool out_of_descriptors) noexcept {
+  /// A socket had to be refused, or accepting pauses; `why()` names the error, in a string.
+  template <class Why>
+  void refused(Why why) noexcept {
     ++stats_.refused;
     limiter_.log(*this, log_level::error, [&] {
-      return "refused a connection: " + std::string(why) + "; " + std::to_string(connections_) + " are open" +
-             (out_of_descriptors ? " (raise the limit of descriptors: ulimit -n)" : "");
+      return "refused a connection: " + why() + "; " + std::to_string(connections_) + " are open";
     });
   }
 

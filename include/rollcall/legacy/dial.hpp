@@ -17,6 +17,7 @@
 #include "../core/back_off.hpp"
 #include "../core/error.hpp"
 #include "../posix/address.hpp"
+#include "../posix/descriptors.hpp"
 #include "../posix/fd.hpp"
 #include "../posix/listener.hpp"
 #include "../wire/encode.hpp"
@@ -43,6 +44,7 @@ struct destination {
 /// A connection that has answered the handshake.
 struct dialled {
   unique_fd fd;
+  socket_address peer;
   bool rollcall_server = false;
   bool with_ping = true;
 };
@@ -56,7 +58,8 @@ class dialling {
   dialling(destination const& to, keep_alive_times const& k, time_point until, wake_up const& stop, bool with_ping = true)
       : to_(to), keep_alive_(k), until_(until), stop_(stop), with_ping_(with_ping) {}
 
-  /// One connection, or why not: refused, resolve, protocol, invalid; cancelled when it was stopped.
+  /// One connection, or why not: refused, resolve, protocol, invalid; io where this process has had no descriptor for it for 1 s; cancelled
+  /// when it was stopped.
   /// `report(text)` is told every now and then what it is waiting for.
   template <class Report>
   [[nodiscard]] result<dialled> run(Report report);
@@ -92,6 +95,7 @@ class dialling {
   wake_up const& stop_;
   bool with_ping_;
   rollcall::detail::back_off pauses_;
+  rollcall::detail::descriptor_watch descriptors_;
   errc code_ = errc::refused;
   std::string why_;
 };
@@ -114,6 +118,7 @@ result<dialled> dialling::run(Report report) {
       case step::again: break;
     }
     const time_point now = steady_now();
+    if (const int e = descriptors_.failed(now); e != 0) return failure(errc::io, "connect", errno_text(e));
     if (now >= next_report) {
       next_report = now + std::chrono::seconds(30);
       report(why_);
@@ -242,7 +247,7 @@ inline dialling::step dialling::once(dialled& out) {
       if (a.error == 0 && !a.fd) continue;  // not tried
       if (why_.size() > 1024) break;
       if (!why_.empty()) why_ += ", ";
-      why_ += a.to.to_string() + ": " + (a.fd ? std::string("no answer") : rollcall::detail::errno_text(a.error));
+      why_ += a.to.to_string() + ": " + (a.fd ? std::string("no answer") : errno_text(a.error));
     }
     return step::again;
   }
@@ -270,13 +275,13 @@ inline dialling::step dialling::shake_hands(attempt& a, dialled& out) {
   while (got.size() < want) {
     if (sent < hello.size()) {
       const ssize_t n = ::send(a.fd.get(), hello.data() + sent, hello.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (n < 0 && errno != EAGAIN && errno != EINTR) return closed(rollcall::detail::errno_text(errno));
+      if (n < 0 && errno != EAGAIN && errno != EINTR) return closed(errno_text(errno));
       if (n > 0) sent += static_cast<std::size_t>(n);
     }
     char bytes[8];
     const ssize_t n = ::recv(a.fd.get(), bytes, want - got.size(), MSG_DONTWAIT);
     if (n == 0) return closed("the server closed the connection");
-    if (n < 0 && errno != EAGAIN && errno != EINTR) return closed(rollcall::detail::errno_text(errno));
+    if (n < 0 && errno != EAGAIN && errno != EINTR) return closed(errno_text(errno));
     if (n > 0) {
       got.append(bytes, static_cast<std::size_t>(n));
       continue;
@@ -294,6 +299,7 @@ inline dialling::step dialling::shake_hands(attempt& a, dialled& out) {
     return step::final_answer;
   }
   out.fd = std::move(a.fd);
+  out.peer = a.to;
   out.rollcall_server = ready == wire::check_ready;
   out.with_ping = with_ping_;
   return step::done;

@@ -16,8 +16,10 @@
 
 #include "../core/error.hpp"
 #include "../core/intrusive.hpp"
+#include "../engine/outbox.hpp"
 #include "../engine/session.hpp"
 #include "../posix/fd.hpp"
+#include "../posix/socket.hpp"
 #include "wait.hpp"
 
 namespace rollcall {
@@ -40,7 +42,7 @@ class lane {
   [[nodiscard]] engine::session& session() noexcept { return session_; }
   [[nodiscard]] bool dead() const noexcept { return why_ != nullptr; }
   [[nodiscard]] failure_ptr const& why() const noexcept { return why_; }
-  [[nodiscard]] std::size_t backlog() noexcept { return unsent_.size() - sent_ + session_.output().size(); }
+  [[nodiscard]] std::size_t backlog() noexcept { return unsent_.size() + session_.output().size(); }
   [[nodiscard]] list<call, caller_tag>& callers() noexcept { return callers_; }
   [[nodiscard]] call* reader() const noexcept { return reader_; }
 
@@ -72,8 +74,7 @@ class lane {
   list<call, caller_tag> callers_;  // those that wait for something on it
   call* reader_ = nullptr;
   bool polling_ = false;
-  std::string unsent_;
-  std::size_t sent_ = 0;
+  engine::outbox unsent_;
   failure_ptr why_;
 };
 using lane_ptr = std::shared_ptr<lane>;
@@ -144,37 +145,24 @@ class call final : public engine::exchange, public list_hook<caller_tag> {
 
 inline void lane::flush() noexcept {
   if (dead()) return;
-  bool complete = true;
   try {
-    session_.flush();
-    if (session_.output().empty()) return;
-    if (unsent_.empty()) {
-      unsent_.swap(session_.output());
-    } else {
-      unsent_.append(session_.output());
-    }
-  } catch (std::exception const&) {
-    complete = false;  // the stream cannot be kept in step
+    if (!unsent_.take(session_)) return;
+  } catch (std::exception const&) {  // the stream cannot be kept in step
+    return end(std::make_shared<failure const>(failure(errc::io, "write", "no memory")));
   }
-  if (!complete) return end(std::make_shared<failure const>(failure(errc::io, "write", "no memory")));
-  session_.output().clear();
-  session_.mark_written();
   write();
   if (!unsent_.empty()) poke();
 }
 
 inline void lane::write() noexcept {
-  while (sent_ < unsent_.size()) {
-    const ssize_t n = ::send(fd_.get(), unsent_.data() + sent_, unsent_.size() - sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (n < 0) break;  // the reading side reports it
-    sent_ += static_cast<std::size_t>(n);
+  while (!unsent_.empty()) {
+    const std::string_view rest = unsent_.rest();
+    const iovec piece{const_cast<char*>(rest.data()), rest.size()};
+    const std::ptrdiff_t n = rollcall::detail::send_some(fd_.get(), &piece, 1);
+    if (n == 0) return;
+    if (n < 0) return unsent_.clear();  // the reading side reports it
+    unsent_.consume(static_cast<std::size_t>(n));
   }
-  constexpr std::size_t keep_capacity = 64 * 1024;
-  sent_ = 0;
-  unsent_.clear();
-  if (unsent_.capacity() > keep_capacity) std::string().swap(unsent_);
 }
 
 /// Why it is over, or nullptr.
@@ -182,7 +170,7 @@ inline failure_ptr lane::receive(std::span<char> slab) {
   const auto failed = [](errc code, std::string text) { return std::make_shared<failure const>(failure(code, "read", std::move(text))); };
   const ssize_t n = ::recv(fd_.get(), slab.data(), slab.size(), MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return nullptr;
-  if (n < 0) return failed(errc::disconnected, rollcall::detail::errno_text(errno));
+  if (n < 0) return failed(errc::disconnected, errno_text(errno));
   if (n == 0) return failed(errc::disconnected, "the server closed the connection");
   if (!session_.feed(std::string_view(slab.data(), static_cast<std::size_t>(n)))) return failed(errc::protocol, session_.problem());
   return nullptr;

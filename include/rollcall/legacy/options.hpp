@@ -21,7 +21,8 @@ class blocking_options {
   blocking_options& max_key_bytes(std::size_t n) noexcept { return max_key_bytes_ = n, *this; }
   /// Longest value in bytes of one request. Default 8 MiB.
   blocking_options& max_value_bytes(std::size_t n) noexcept { return max_value_bytes_ = n, *this; }
-  /// Connections one store may open: a wait for several keys occupies one until it is over. Default 64.
+  /// Connections one store may open, ≥ 1. Waits for several keys and server_barrier() occupy one each until they are over, but, of two and
+  /// more, never the last that commands can take. Default 64.
   blocking_options& max_lanes(std::size_t n) noexcept { return max_lanes_ = n, *this; }
   /// Bytes staged for a server that does not read, past which operations fail with errc::limit. Default 64 MiB.
   blocking_options& max_unsent(std::size_t n) noexcept { return max_unsent_ = n, *this; }

@@ -23,6 +23,7 @@
 #include "../engine/peers.hpp"
 #include "../posix/accept.hpp"
 #include "../posix/address.hpp"
+#include "../posix/socket.hpp"
 #include "poll_set.hpp"
 #include "wait.hpp"
 
@@ -53,27 +54,13 @@ class polled_stream final : public wire::stream, private polled {
   }
   void stop_read() noexcept override { watch(POLLIN, false); }
   std::ptrdiff_t try_write(iovec const* pieces, int count) noexcept override {
-    msghdr m{};
-    m.msg_iov = const_cast<iovec*>(pieces);
-    m.msg_iovlen = static_cast<std::size_t>(count);
-    std::size_t want = 0;
-    for (int i = 0; i < count; ++i) want += pieces[i].iov_len;
-    ssize_t n = 0;
-    do {
-      n = count == 1 ? ::send(fd_.get(), pieces->iov_base, pieces->iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
-                     : ::sendmsg(fd_.get(), &m, MSG_NOSIGNAL | MSG_DONTWAIT);
-    } while (n < 0 && errno == EINTR);
-    if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return -errno;
-    if (n < 0) n = 0;
-    if (static_cast<std::size_t>(n) < want) watch(POLLOUT, true);
+    const std::ptrdiff_t n = rollcall::detail::send_some(fd_.get(), pieces, count);
+    if (n >= 0 && static_cast<std::size_t>(n) < rollcall::detail::size_of(pieces, count)) watch(POLLOUT, true);
     return n;
   }
   void shutdown() noexcept override { ::shutdown(fd_.get(), SHUT_WR); }
   void keep_alive(bool) noexcept override {}
-  [[nodiscard]] std::string peer_name() const override {
-    const socket_address a = socket_address::peer(fd_.get());
-    return a.has_value() ? a.to_string() : std::string("a lost peer");
-  }
+  [[nodiscard]] std::string peer_name() const override { return rollcall::detail::peer_text(fd_.get()); }
   void close() noexcept override { delete this; }
 
  private:
@@ -191,7 +178,7 @@ class poll_server final : private engine::peers {
     const int n = poll_for(look.fds, look.count, look.patience);
     if (n < 0 && errno != EINTR) {
       // No memory, or more descriptors than a limit that was lowered allows: not worth a spin.
-      refused("poll: " + rollcall::detail::errno_text(errno), false);
+      refused([e = errno] { return "poll: " + errno_text(e); });
       static_cast<void>(poll_for(nullptr, 0, std::chrono::milliseconds(10)));
     }
     set_.take(look, n);
@@ -241,9 +228,9 @@ class poll_server final : private engine::peers {
         case outcome::accepted: serve(std::move(fd)); continue;
         case outcome::again: continue;
         case outcome::nobody: return;
-        case outcome::refused: refused(rollcall::detail::errno_text(why), why == EMFILE); continue;
+        case outcome::refused: refused([why] { return errno_text(why); }); continue;
         case outcome::broken:
-          refused(rollcall::detail::errno_text(why), why == EMFILE);
+          refused([why] { return errno_text(why); });
           set_.set_fd(*door_, -1);
           accept_at_ = now() + accept_pause;
           return;
@@ -255,7 +242,7 @@ class poll_server final : private engine::peers {
     try {
       attach(wire::stream_ptr(new polled_stream(set_, slab_, std::move(fd))));
     } catch (std::exception const&) {
-      refused("no memory", false);
+      refused([] { return std::string("no memory"); });
     }
   }
   void publish() noexcept {

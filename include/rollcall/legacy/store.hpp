@@ -41,7 +41,7 @@ class blocking_store {
   /// is a unix socket; then the port is not looked at.
   ///
   /// errors    refused or resolve at the limit, with what was tried and the last error; protocol at once when something else than a store
-  ///           answers; invalid for a port out of range.
+  ///           answers; invalid for a port out of range; io when this process has had no descriptor for 1 s.
   [[nodiscard]] static blocking_store connect(std::string_view host, int port, deadline limit = std::chrono::seconds(300),
                                               blocking_options o = {}) {
     return blocking_store(legacy::destination(std::string(host), port), limit, std::move(o));
@@ -138,6 +138,15 @@ class blocking_store {
   /// Closes the connections; pending and later operations fail with errc::closed. Idempotent. Items that were popped for calls that had
   /// ended are pushed back at the tails of their queues first, which may take up to 2 s; otherwise at once.
   void close() const noexcept;
+  /// Connects again after a loss or a close(), for all copies of this handle and all threads; resolves the name anew. Nothing that failed is
+  /// repeated: that is the caller's decision (error::effect()). At once where the store is open. When the limit is reached nothing has changed.
+  ///
+  /// errors    server_replaced when another server answers than the one before, both rollcall's: what was stored is gone. PyTorch's servers
+  ///           cannot be told apart. closed when close() was called meanwhile. Else what connect() throws; the store stays closed.
+  /// cancel    interrupt(); the store stays closed.
+  void reconnect(deadline limit) const;
+  /// Tells this client, and its copies, from every other one, also from its predecessor in a restarted process; random.
+  [[nodiscard]] std::uint64_t identity() const noexcept { return core_->identity(); }
   /// False once the store was closed or its connection was found to be lost.
   [[nodiscard]] bool is_open() const noexcept {
     const auto l = core_->look();
@@ -170,7 +179,7 @@ class blocking_store {
         }) {
     legacy::terms t("connect", limit);
     lock l = core_->enter(t);
-    core_->open(l, t);
+    static_cast<void>(core_->command_lane(l, t));
   }
 
   [[nodiscard]] legacy::terms terms_of(std::string_view name, limit_option const& limit, keys const& k = {}) const;

@@ -16,7 +16,9 @@
 #include "../core/bytes.hpp"
 #include "../core/error.hpp"
 #include "../core/log.hpp"
+#include "../core/random.hpp"
 #include "../engine/popped.hpp"
+#include "../engine/server_info.hpp"
 #include "../wire/encode.hpp"
 #include "dial.hpp"
 #include "lane.hpp"
@@ -73,12 +75,13 @@ class store_core final : private engine::popped_items::owner {
   /// For those who look only.
   [[nodiscard]] lock look() const { return lock(mutex_); }
   [[nodiscard]] bool closed() const noexcept { return closed_ != nullptr; }
-  [[nodiscard]] bool is_rollcall() const noexcept { return rollcall_server_; }
+  [[nodiscard]] bool is_rollcall() const noexcept { return introduction_.info.is_rollcall; }
+  [[nodiscard]] std::uint64_t identity() const noexcept { return identity_; }
   [[nodiscard]] bool takes_ping() const noexcept { return with_ping_; }
   [[nodiscard]] std::size_t lanes() const noexcept { return lanes_.size(); }
   [[nodiscard]] engine::popped_items& items() noexcept { return items_; }
   [[nodiscard]] std::vector<std::string>& arrivals() noexcept { return arrivals_; }
-  [[nodiscard]] bool knows(family f) const noexcept { return rollcall_server_ || known_[static_cast<std::size_t>(f)]; }
+  [[nodiscard]] bool knows(family f) const noexcept { return is_rollcall() || known_[static_cast<std::size_t>(f)]; }
   /// The server has answered on a trial lane, which serves everybody from now on.
   void learn(family f, lane& l) noexcept {
     known_[static_cast<std::size_t>(f)] = true;
@@ -87,26 +90,18 @@ class store_core final : private engine::popped_items::owner {
   /// A trial lane that the server has closed.
   void drop(lane_ptr const& l) noexcept { std::erase(lanes_, l); }
 
-  /// A lane for a command; one is opened where all are taken.
-  [[nodiscard]] lane_ptr command_lane(lock& l, terms const& t) {
-    for (;;) {
-      if (sends_.outstanding() && sends_.through->session().takes_command()) return judged(t, sends_.through);
-      for (lane_ptr const& one : lanes_)
-        if (!one->trial && one->session().takes_command()) return judged(t, one);
-      open(l, t);
-    }
+  /// A lane for a command; where all are taken one is opened, by one thread for all that need one.
+  [[nodiscard]] lane_ptr command_lane(lock& l, terms const& t);
+  /// A lane whose tail is free. A wait that cannot be preempted bars the way neither of unconfirmed sends nor of all commands.
+  [[nodiscard]] lane_ptr wait_lane(lock& l, terms const& t, bool preemptible);
+  /// One more connection, for what may cost it.
+  [[nodiscard]] lane_ptr trial_lane(lock& l, terms const& t) {
+    while (is_full() && opening_ > 0) await_opening(l, t);
+    if (!leaves_a_lane(nullptr, 1)) refuse_lane(t);
+    return open(l, t, true);
   }
-  /// A lane whose tail is free. A wait that cannot be preempted does not bar the way of unconfirmed sends.
-  [[nodiscard]] lane_ptr wait_lane(lock& l, terms const& t, bool preemptible) {
-    for (;;) {
-      for (lane_ptr const& one : lanes_)
-        if (!one->trial && one->session().takes_wait() && (preemptible || !sends_.outstanding() || one != sends_.through))
-          return judged(t, one);
-      open(l, t);
-    }
-  }
-  /// A further connection; the mutex is open while it is being made.
-  lane_ptr open(lock& l, terms const& t, bool trial = false);
+  /// Connects again after everything has ended; at once where it has not.
+  void reconnect(lock& l, terms& t);
 
   /// Waits until `c`, which has staged its requests, is over, `until` has passed, or it is interrupted. The lock is open meanwhile.
   [[nodiscard]] ending await(lock& l, terms& t, call& c, time_point until);
@@ -151,13 +146,20 @@ class store_core final : private engine::popped_items::owner {
     ++epoch_;
     rouse_all();
   }
-  /// Everything ends: pending calls fail with `why`, and so do later ones.
+  /// Everything ends: pending calls fail with `why`, and so do later ones. Where it had ended before, the reason stays.
   void end(failure_ptr why) noexcept {
     if (closed_) return;
     closed_ = std::move(why);
     sends_.lose(closed_);
     for (lane_ptr const& one : lanes_) one->end(closed_);
     lanes_.clear();  // who still waits on one holds it
+    introduction_.forget();
+    rouse_all();
+  }
+  /// The same by the user's will, also while somebody connects again.
+  void close(failure_ptr why) noexcept {
+    if (!closed_) return end(std::move(why));
+    closed_ = std::move(why);
     rouse_all();
   }
   void log(log_level level, std::string_view line) const noexcept {
@@ -207,6 +209,49 @@ class store_core final : private engine::popped_items::owner {
     }
   };
 
+  /// Asks the server who it is, for reconnect(); nobody waits for the answer.
+  class introduction final : private engine::exchange {
+   public:
+    ~introduction() { forget(); }
+    void ask(lane_ptr l) {
+      through_ = std::move(l);
+      through_->session().send(this, engine::introduce_request, {}, wire::reply_form::bytes);
+    }
+    /// The answer is not wanted any more; what is known stays.
+    void forget() noexcept {
+      if (engaged()) through_->session().abandon(*this);
+      through_ = nullptr;
+    }
+    engine::server_info info;
+
+   private:
+    void on_reply(std::size_t, wire::reply& r) noexcept override { info.learn(r.bytes); }
+    void on_done() noexcept override {}
+    void on_lost() noexcept override {}
+    lane_ptr through_;
+  };
+
+  [[nodiscard]] bool is_full() const noexcept { return lanes_.size() + opening_ >= options_.max_lanes(); }
+  /// Whether commands have a lane, or can have one, when `taken` takes none any more and `further` are opened beside it.
+  [[nodiscard]] bool leaves_a_lane(lane const* taken, std::size_t further) const noexcept {
+    if (options_.max_lanes() < 2 || lanes_.size() + opening_ + further < options_.max_lanes()) return true;
+    for (lane_ptr const& one : lanes_)
+      if (!one->trial && one.get() != taken && one->session().takes_command()) return true;
+    return false;
+  }
+  [[noreturn]] void refuse_lane(terms const& t) const {
+    throw error(describe(t, errc::limit,
+                         "the " + std::to_string(options_.max_lanes()) +
+                             " connections of this store are in use, in waits for example, but for one that is kept for commands "
+                             "(blocking_options::max_lanes)"));
+  }
+  /// A further connection; the mutex is open while it is being made.
+  lane_ptr open(lock& l, terms const& t, bool trial);
+  /// The same, of which the store does not know yet.
+  [[nodiscard]] result<dialled> dial(lock& l, terms const& t, destination const& to);
+  /// Waits until another thread's attempt to open a connection is over.
+  void await_opening(lock& l, terms const& t);
+
   [[nodiscard]] lane_ptr judged(terms const& t, lane_ptr l) const {
     if (l->backlog() > options_.max_unsent())
       throw error(
@@ -214,11 +259,18 @@ class store_core final : private engine::popped_items::owner {
                    "the server does not read: " + std::to_string(l->backlog()) + " bytes wait for it (blocking_options::max_unsent)"));
     return l;
   }
-  void rouse_all() noexcept {
+  void rouse_sleepers() noexcept {
+    for (sleeper* s = sleepers_.empty() ? nullptr : &sleepers_.front(); s; s = sleepers_.next(*s)) s->woken.notify_one();
+  }
+  void rouse_callers() noexcept {
     for (lane_ptr const& one : lanes_)
       for (call* c = one->callers().empty() ? nullptr : &one->callers().front(); c; c = one->callers().next(*c)) c->rouse();
+    rouse_sleepers();
+  }
+  /// Also those that are connecting, who give up.
+  void rouse_all() noexcept {
+    rouse_callers();
     for (dialler* d = diallers_.empty() ? nullptr : &diallers_.front(); d; d = diallers_.next(*d)) d->stop.poke();
-    for (sleeper* s = sleepers_.empty() ? nullptr : &sleepers_.front(); s; s = sleepers_.next(*s)) s->woken.notify_one();
   }
   static void wait_until(std::condition_variable& c, lock& l, time_point until) {
     if (until == time_point::max()) return c.wait(l);
@@ -228,7 +280,7 @@ class store_core final : private engine::popped_items::owner {
   void item_arrived(std::string_view key, std::string_view item) noexcept override {
     try {
       items_.keep(key, item);
-      rouse_all();  // a pop of that key takes it
+      rouse_callers();  // a pop of that key takes it
     } catch (std::exception const&) {
       item_lost(key);
     }
@@ -245,9 +297,12 @@ class store_core final : private engine::popped_items::owner {
   std::string endpoint_ = to_.text();
   mutable std::mutex mutex_;
   std::vector<char> slab_;
-  bool rollcall_server_ = false;
+  const std::uint64_t identity_ = rollcall::detail::random_bits();
+  socket_address peer_;  // where the first connection led: the others go there as well
   bool with_ping_ = true;
-  bool greeted_ = false;
+  bool opening_for_commands_ = false;
+  std::size_t opening_ = 0;   // connections that are being made
+  std::uint64_t opened_ = 0;  // attempts that are over
   std::array<bool, 3> known_{};
   std::uint64_t epoch_ = 0;  // one more for each interrupt()
   failure_ptr closed_;
@@ -255,6 +310,7 @@ class store_core final : private engine::popped_items::owner {
   list<dialler> diallers_;
   list<sleeper> sleepers_;
   std::vector<lane_ptr> lanes_;
+  introduction introduction_;
   unconfirmed sends_;
   engine::popped_items items_;
 };

@@ -33,7 +33,7 @@ namespace legacy {
 class wake_up {
  public:
   wake_up() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (!fd_) throw error(errc::io, "start", "eventfd: " + rollcall::detail::errno_text(errno));
+    if (!fd_) throw error(errc::io, "start", "eventfd: " + errno_text(errno));
   }
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
   void poke() const noexcept {

@@ -17,9 +17,6 @@ namespace rollcall {
 inline namespace v0 {
 namespace net {
 
-/// "ECONNREFUSED (Connection refused)"; takes a positive errno value.
-[[nodiscard]] inline std::string errno_text(int value) { return errno_name(value) + " (" + std::generic_category().message(value) + ")"; }
-
 /// Socket options of a client connection. Servers set theirs on the listener.
 class socket_options {
  public:

@@ -15,48 +15,10 @@
 #include <system_error>
 
 #include "../core/result.hpp"
+#include "errno.hpp"
 
 namespace rollcall {
 inline namespace v0 {
-
-/// The symbol of an errno value, "EADDRINUSE"; "errno 12345" for one without a symbol.
-[[nodiscard]] inline std::string errno_name(int value) {
-#if defined(_GNU_SOURCE) && defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 32)
-  if (char const* name = ::strerrorname_np(value); name && *name != '0') return name;
-#else
-  struct named {
-    int value;
-    char const* name;
-  };
-  static constexpr named table[] = {{EACCES, "EACCES"},
-                                    {EADDRINUSE, "EADDRINUSE"},
-                                    {EADDRNOTAVAIL, "EADDRNOTAVAIL"},
-                                    {EAFNOSUPPORT, "EAFNOSUPPORT"},
-                                    {EAGAIN, "EAGAIN"},
-                                    {EBADF, "EBADF"},
-                                    {ECONNABORTED, "ECONNABORTED"},
-                                    {ECONNREFUSED, "ECONNREFUSED"},
-                                    {ECONNRESET, "ECONNRESET"},
-                                    {EHOSTUNREACH, "EHOSTUNREACH"},
-                                    {EINTR, "EINTR"},
-                                    {EINVAL, "EINVAL"},
-                                    {EMFILE, "EMFILE"},
-                                    {ENETUNREACH, "ENETUNREACH"},
-                                    {ENFILE, "ENFILE"},
-                                    {ENOBUFS, "ENOBUFS"},
-                                    {ENOENT, "ENOENT"},
-                                    {ENOMEM, "ENOMEM"},
-                                    {ENOTDIR, "ENOTDIR"},
-                                    {EPERM, "EPERM"},
-                                    {EPIPE, "EPIPE"},
-                                    {EPROTONOSUPPORT, "EPROTONOSUPPORT"},
-                                    {EROFS, "EROFS"},
-                                    {ETIMEDOUT, "ETIMEDOUT"}};
-  for (named const& n : table)
-    if (n.value == value) return n.name;
-#endif
-  return "errno " + std::to_string(value);
-}
 
 /// An IPv4, IPv6 or unix socket address, or none. Never asks DNS, in neither direction.
 class socket_address {

@@ -10,6 +10,7 @@
 
 #include "../core/result.hpp"
 #include "address.hpp"
+#include "descriptors.hpp"
 #include "detail/socket_file.hpp"
 #include "fd.hpp"
 

@@ -180,7 +180,7 @@ inline task<std::string> port_board::read_file(std::string path, deadline limit)
     if (text && !text->empty()) co_return std::move(*text);
     if (!has_directory) throw error(errc::io, "read the port file", "the directory of " + detail::in_quotes(path, 255) + " does not exist");
     if (!text && e != ENOENT && e != ESTALE)
-      throw error(errc::io, "read the port file", detail::in_quotes(path, 255) + ": " + detail::errno_text(e));
+      throw error(errc::io, "read the port file", detail::in_quotes(path, 255) + ": " + errno_text(e));
     if (env.loop->now() >= until) throw late;
     const time_point next = std::min(until, env.loop->now() + pause);
     co_await sleep_until(next);

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "../core/error.hpp"
+#include "../posix/descriptors.hpp"
+#include "../posix/errno.hpp"
 #include "detail/core.hpp"
 #include "detail/handle.hpp"
 
@@ -174,7 +176,11 @@ class poster {
 class loop {
  public:
   /// A loop of its own; drive it with run(), sync_wait() or rollcall::run().
+  ///
+  /// errors    io: out of descriptors (it takes six, the first loop of a process).
   loop() : owned_(std::make_unique<uv_loop_t>()) {
+    // libuv aborts where the pipe that all its loops share for signals cannot be made.
+    if (const int why = lacks_descriptors(needed_descriptors); why != 0) throw error(errc::io, "make a loop", errno_text(why));
     if (const int status = uv_loop_init(owned_.get()); status != 0) throw error(errc::io, "make a loop", uv_strerror(status));
     try {
       attach(owned_.get());
@@ -230,6 +236,7 @@ class loop {
 
  private:
   static constexpr std::size_t own_handles = 3;
+  static constexpr int needed_descriptors = 6;  // epoll, an eventfd, two pipes
 
   void attach(uv_loop_t* uv) {
     core_ = new detail::loop_core(uv);

@@ -54,7 +54,7 @@ class server_core final : public engine::peers, private net::detail::accept_sink
 
  private:
   static void check(int status) {
-    if (status != 0) throw error(errc::io, "serve", uv_strerror(status));
+    if (status != 0) throw error(errc::io, "serve", errno_text(-status));
   }
 
   void on_accept(unique_fd fd) noexcept override {
@@ -67,7 +67,7 @@ class server_core final : public engine::peers, private net::detail::accept_sink
       on_accept_error(UV_ENOMEM);
     }
   }
-  void on_accept_error(int status) noexcept override { refused(net::errno_text(-status), status == UV_EMFILE); }
+  void on_accept_error(int status) noexcept override { refused([status] { return errno_text(-status); }); }
 
   [[nodiscard]] time_point now() noexcept override { return core_.now(); }
   [[nodiscard]] bool logs() const noexcept override { return core_.logs(); }

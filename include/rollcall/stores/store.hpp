@@ -26,7 +26,7 @@ concept gives = std::same_as<await_result_t<A>, T>;
 }  // namespace detail
 
 /// A store: a handle that may be copied, with these operations. What each of them does and what they have in common is in
-/// docs/design/stores.md; tests/net/stores.cpp asks it of every store there is. Whatever can be awaited may be an operation; all of them
+/// docs/design/stores.md; tests/net/stores_*.cpp ask it of every store there is. Whatever can be awaited may be an operation; all of them
 /// encode or copy what they are given before they return. The limit may be left out, which the concept does not ask for each again.
 template <class S>
 concept store = requires(S const& s, std::string_view k, std::string_view v, std::int64_t n, keys many, pairs p, deadline d) {

@@ -42,7 +42,7 @@ class tcp_store : public store_operations {
   /// "unix:PATH" is a unix socket; then the port is not looked at.
   ///
   /// errors    refused or resolve at the limit, naming the address, what was tried and the last error; protocol at once when something
-  ///           else than a store answers; invalid for a port out of range.
+  ///           else than a store answers; invalid for a port out of range; io when this process has had no descriptor for 1 s.
   /// cancel    as if never called.
   [[nodiscard]] static task<tcp_store> connect(loop& l, std::string_view host, int port, deadline limit = std::chrono::seconds(300),
                                                client_options options = {}, resolve_fn resolver = resolve_by_system) {
@@ -174,7 +174,7 @@ class tcp_store : public store_operations {
     static_cast<void>(co_await fresh.ping(limit.from(begun)));
     detail::server_info const& before = c->info();
     detail::server_info const& now = fresh.client_->info();
-    if (before.has_instance && (!now.has_instance || now.instance != before.instance)) {
+    if (before.was_replaced_by(now)) {
       failure f(errc::server_replaced, "reconnect",
                 now.is_rollcall ? "another server answers there; what the old one held is gone" : "a server that is not rollcall's answers there");
       f.with_peer(c->endpoint());

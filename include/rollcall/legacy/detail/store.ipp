@@ -232,7 +232,7 @@ inline void blocking_store::server_barrier(std::string_view key, std::int64_t wo
   }
   const bool known = core_->knows(legacy::family::barrier);
   legacy::call c;
-  c.on = known ? core_->wait_lane(l, t, false) : core_->open(l, t, true);
+  c.on = known ? core_->wait_lane(l, t, false) : core_->trial_lane(l, t);
   t.in_doubt = true;
   c.on->session().wait(c, request, false);
   const ending how = core_->await(l, t, c);
@@ -304,6 +304,12 @@ inline void blocking_store::flush(limit_option limit) const {
 }
 
 inline void blocking_store::close() const noexcept { give_back(*core_); }
+inline void blocking_store::reconnect(deadline limit) const {
+  legacy::terms t("reconnect", limit);
+  lock l = core_->look();
+  core_->begin(t);
+  core_->reconnect(l, t);
+}
 
 }  // namespace v0
 }  // namespace rollcall

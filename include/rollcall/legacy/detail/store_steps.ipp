@@ -184,7 +184,7 @@ inline bool blocking_store::read(lock& l, legacy::terms& t, std::string_view req
 /// The first use of a family of opcodes on a server that is not known to have them, on a connection of its own: it may close there.
 inline void blocking_store::need(lock& l, legacy::terms& t, legacy::family f, std::string_view key) const {
   if (core_->knows(f)) return;
-  const legacy::lane_ptr trial = core_->open(l, t, true);
+  const legacy::lane_ptr trial = core_->trial_lane(l, t);
   legacy::call c;
   c.on = trial;
   if (f == legacy::family::queues) {
@@ -303,7 +303,8 @@ inline void blocking_store::give_back(legacy::store_core& core) noexcept {
                                        ", popped for calls that had ended, are lost with the store: its connection was lost before");
   } catch (std::exception const&) {  // what could not be pushed back is lost with the connection
   }
-  core.end(std::make_shared<failure const>(failure(errc::closed, "store", "the store was closed").with_peer(core.endpoint())));
+  core.items().give_away([](std::string_view, std::string_view) {});
+  core.close(std::make_shared<failure const>(failure(errc::closed, "store", "the store was closed").with_peer(core.endpoint())));
 }
 
 }  // namespace v0

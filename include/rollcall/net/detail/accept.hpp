@@ -39,11 +39,11 @@ class acceptor_core final : private rollcall::detail::timer_node {
   acceptor_core(loop_core& core, listener at, accept_sink& sink)
       : timer_node([](timer_node& t) noexcept { static_cast<acceptor_core&>(t).resume(); }), core_(core), queue_(std::move(at)), sink_(sink) {
     const int status = poll_.open(core, this, [this](uv_loop_t* l, uv_poll_t* h) { return uv_poll_init(l, h, queue_.at().fd()); });
-    if (status != 0) throw error(errc::io, "serve", queue_.at().url() + ": " + uv_strerror(status));
+    if (status != 0) throw error(errc::io, "serve", queue_.at().url() + ": " + errno_text(-status));
     // The sockets that come need it; so it is not made anew for each that is alone.
     int joined = 0;
     connections_ = poller_ptr(core, joined);
-    if (joined != 0) throw error(errc::io, "serve", queue_.at().url() + ": " + uv_strerror(joined));
+    if (joined != 0) throw error(errc::io, "serve", queue_.at().url() + ": " + errno_text(-joined));
     resume();
   }
   acceptor_core(acceptor_core const&) = delete;

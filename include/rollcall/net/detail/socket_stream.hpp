@@ -11,8 +11,8 @@
 #include <string_view>
 #include <utility>
 
-#include "../../posix/address.hpp"
 #include "../../posix/fd.hpp"
+#include "../../posix/socket.hpp"
 #include "../stream.hpp"
 #include "poller.hpp"
 
@@ -53,24 +53,9 @@ class socket_stream final : public stream, private watched {
   }
   std::ptrdiff_t try_write(iovec const* pieces, int count) noexcept override {
     if (blocked_) return 0;
-    std::size_t want = 0;
-    for (int i = 0; i < count; ++i) want += pieces[i].iov_len;
-    ssize_t n;
-    do {
-      if (count == 1) {
-        n = ::send(fd_.get(), pieces[0].iov_base, pieces[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
-      } else {
-        msghdr m{};
-        m.msg_iov = const_cast<iovec*>(pieces);
-        m.msg_iovlen = static_cast<std::size_t>(count);
-        n = ::sendmsg(fd_.get(), &m, MSG_NOSIGNAL | MSG_DONTWAIT);
-      }
-    } while (n < 0 && errno == EINTR);
-    if (n < 0) {
-      if (errno != EAGAIN && errno != EWOULDBLOCK) return -errno;
-      n = 0;
-    }
-    if (static_cast<std::size_t>(n) < want) {
+    const std::ptrdiff_t n = rollcall::detail::send_some(fd_.get(), pieces, count);
+    if (n < 0) return n;
+    if (static_cast<std::size_t>(n) < rollcall::detail::size_of(pieces, count)) {
       blocked_ = true;
       watch();
       settle();
@@ -82,10 +67,7 @@ class socket_stream final : public stream, private watched {
     keeps_alive_ = on;
     settle();
   }
-  [[nodiscard]] std::string peer_name() const override {
-    const socket_address a = socket_address::peer(fd_.get());
-    return a.has_value() ? a.to_string() : std::string("a lost peer");
-  }
+  [[nodiscard]] std::string peer_name() const override { return rollcall::detail::peer_text(fd_.get()); }
   void close() noexcept override { delete this; }
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
 

@@ -20,9 +20,6 @@ namespace rollcall {
 inline namespace v0 {
 namespace detail {
 
-/// "EADDRINUSE (Address already in use)".
-[[nodiscard]] inline std::string errno_text(int e) { return errno_name(e) + " (" + std::generic_category().message(e) + ")"; }
-
 /// A number from a file of /proc/sys; -1 where it cannot be read.
 [[nodiscard]] inline long system_number(char const* file) noexcept {
   const unique_fd fd(::open(file, O_RDONLY | O_CLOEXEC));
@@ -55,8 +52,6 @@ namespace detail {
     }
   } else if (e == EADDRNOTAVAIL) {
     text += "; " + at.host() + " is not an address of this host (`ip address` lists them); \"*\" listens on all of them";
-  } else if (e == EMFILE || e == ENFILE) {
-    text += "; out of descriptors: see `ulimit -n`";
   }
   if (!asked.empty() && asked != at.host()) {
     text += "; asked for as '";
@@ -260,7 +255,7 @@ inline result<listener> try_listen(listen_options const& o) {
 inline result<listener> listener::try_adopt(int fd, std::int64_t expected_port) {
   const std::string operation = "adopt descriptor " + std::to_string(fd);
   const auto invalid = [&](std::string text) { return failure(errc::invalid, operation, std::move(text)); };
-  const auto failed = [&](char const* call) { return failure(errc::io, operation, std::string(call) + ": " + detail::errno_text(errno)); };
+  const auto failed = [&](char const* call) { return failure(errc::io, operation, std::string(call) + ": " + errno_text(errno)); };
   bool listening = false;
   socket_address at;
   if (expected_port < -1 || expected_port > 65535)
