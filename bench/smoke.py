@@ -1,8 +1,10 @@
 """Every subcommand of rollcall-bench at small sizes: it ends well, and what it counts is right. No time is judged."""
 import json
 import math
+import pathlib
 import subprocess
 import sys
+import tempfile
 
 BENCH = sys.argv[1]
 LIMIT = 120  # s, for each run
@@ -86,6 +88,7 @@ def main():
         check(f'scale {kind}: requests are linear', fit.get('requests', {}).get('worst_relative_error', 1) < 0.01)
 
     check('a server that does not exist is refused', subprocess.run([BENCH, 'idle', '--servers', 'nobody'], capture_output=True).returncode == 2)
+    figures()
     print('\n'.join(problems) or 'rollcall-bench counts what it should')
     return 1 if problems else 0
 
@@ -95,6 +98,22 @@ def leave():
     p = subprocess.run([BENCH, '--json', 'leave', '--clients', '64', '--from', '32', '--runs', '1'], capture_output=True, text=True, timeout=LIMIT)
     check('leave: it ends', p.returncode in (0, 1))
     return json.loads(p.stdout)
+
+
+def figures():
+    """README's command for the plots, at sizes that take a moment."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(folder)
+        p = subprocess.run([pathlib.Path(__file__).parent / 'figures', '--build', pathlib.Path(BENCH).parent.parent, '--out', out, '--sizes', '20,40',
+                            '--projected', '80', '--servers', 'rollcall,legacy,floor', '--runs', '1', '--rounds', '2'],
+                           capture_output=True, text=True, timeout=LIMIT)
+        check(f'figures: ends with {p.returncode}: {p.stderr[-500:]}', p.returncode == 0)
+        if p.returncode != 0:
+            return
+        for name in ('init.svg', 'barrier.svg'):
+            drawing = (out / name).read_text()
+            check(f'figures: {name} has every server', all(f'>{s}<' in drawing for s in ('rollcall', 'rollcall, legacy', 'floor (bare epoll)')))
+        check('figures: keeps what it drew', json.loads((out / 'raw.json').read_text()))
 
 
 if __name__ == '__main__':

@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
   const bool repeated = app.count("--runs") > 0;
   if (*scale && !sized) s.clients = 1'024'000;
   if (*client && !sized) s.clients = 10'000;
-  if ((*leave || *storm) && !repeated) s.runs = 3;
+  if (!repeated) s.runs = *leave ? 5 : *storm ? 3 : s.runs;
   if (*leave && app.count("--servers") == 0) s.servers = "rollcall";
   if (as_json) bench::be_silent();
   json out;

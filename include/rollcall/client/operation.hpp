@@ -17,6 +17,7 @@
 #include "../rt/detail/waiter.hpp"
 #include "request.hpp"
 #include "state.hpp"
+#include "typed_operation.hpp"
 
 namespace rollcall {
 inline namespace v0 {
@@ -75,6 +76,20 @@ class store_op : private waiter, private engine::exchange, private timer_node, p
   /// For what is found wrong before anything is sent.
   void refuse(failure f) { failure_ = std::make_shared<failure const>(std::move(f.with_peer(client_->endpoint()))); }
   [[nodiscard]] op_kind kind() const noexcept { return kind_; }
+  [[nodiscard]] std::string& bytes() noexcept { return bytes_; }
+  [[nodiscard]] std::int64_t number() const noexcept { return number_; }
+  /// Values; of LIST_KEYS the keys of users, as they wrote them (protocol 5).
+  [[nodiscard]] std::vector<std::string> list() const {
+    std::vector<std::string> all;
+    const bool lists_keys = kind_ == op_kind::list_keys;
+    for (wire::field_cursor fields(bytes_); !fields.done();) {
+      std::string_view field = fields.next();
+      if (lists_keys && !field.starts_with('/')) continue;
+      if (lists_keys) field.remove_prefix(1);
+      all.emplace_back(field);
+    }
+    return all;
+  }
   /// A flush is for what was sent before it was called.
   void cover_sends() noexcept {
     asked_ = client_->sends().sent();
@@ -240,53 +255,13 @@ class store_op : private waiter, private engine::exchange, private timer_node, p
 /// An operation on a store: encoded when it was made, sent when it is awaited, spawned or started. Await it once; it may be moved
 /// until then. Keeps its connection alive.
 template <class T>
-class [[nodiscard]] operation final : public detail::store_op {
+class [[nodiscard]] operation final : public detail::typed_operation<T, detail::store_op> {
  public:
   operation(operation&&) noexcept = default;
-  T await_resume() {
-    if (failure_ptr f = outcome()) throw error(std::move(f));
-    return value();
-  }
-  /// The outcome without throwing; what as_result() uses.
-  result<T> take_result() {
-    if (failure_ptr f = outcome()) return result<T>(std::move(f));
-    if constexpr (std::is_void_v<T>) {
-      return result<void>();
-    } else {
-      return result<T>(value());
-    }
-  }
 
  private:
   friend class store_operations;
-  using detail::store_op::store_op;
-  T value() {
-    if constexpr (std::is_same_v<T, std::string>) {
-      return std::move(bytes_);
-    } else if constexpr (std::is_same_v<T, std::optional<std::string>>) {
-      return number_ != 0 ? std::optional<std::string>(std::move(bytes_)) : std::nullopt;
-    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-      return list();
-    } else if constexpr (std::is_same_v<T, bool>) {
-      return number_ != 0;
-    } else if constexpr (std::is_same_v<T, duration>) {
-      return duration(number_);
-    } else if constexpr (!std::is_void_v<T>) {
-      return static_cast<T>(number_);
-    }
-  }
-  /// Values; of LIST_KEYS the keys of users, as they wrote them (protocol 5).
-  std::vector<std::string> list() const {
-    std::vector<std::string> all;
-    const bool lists_keys = kind() == detail::op_kind::list_keys;
-    for (wire::field_cursor fields(bytes_); !fields.done();) {
-      std::string_view field = fields.next();
-      if (lists_keys && !field.starts_with('/')) continue;
-      if (lists_keys) field.remove_prefix(1);
-      all.emplace_back(field);
-    }
-    return all;
-  }
+  using detail::typed_operation<T, detail::store_op>::typed_operation;
 };
 
 }  // namespace v0

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "../client/typed_operation.hpp"
 #include "../core/result.hpp"
 #include "../rt/combine.hpp"
 #include "../rt/detail/waiter.hpp"
@@ -72,6 +73,9 @@ class file_op_base : private waiter, private timer_node, private file_op {
     if (was_stopped() && !failure_) return std::make_shared<failure const>(describe(errc::cancelled, {}));
     return failure_;
   }
+  [[nodiscard]] std::string& bytes() noexcept { return request_->bytes; }
+  [[nodiscard]] std::int64_t number() const noexcept { return request_->number; }
+  [[nodiscard]] std::vector<std::string> list() noexcept { return std::move(request_->list); }
   void refuse(failure f) { failure_ = std::make_shared<failure const>(std::move(f.with_peer(client_->state().path()))); }
 
   std::unique_ptr<file_request> request_;  // while it is here
@@ -148,39 +152,13 @@ class file_op_base : private waiter, private timer_node, private file_op {
 /// An operation on a file_store: carried out in the thread pool when it is awaited, spawned or started. Await it once; it may be moved
 /// until then. Keeps the store alive.
 template <class T>
-class [[nodiscard]] file_operation final : public detail::file_op_base {
+class [[nodiscard]] file_operation final : public detail::typed_operation<T, detail::file_op_base> {
  public:
   file_operation(file_operation&&) noexcept = default;
-  T await_resume() {
-    if (failure_ptr f = outcome()) throw error(std::move(f));
-    return value();
-  }
-  /// The outcome without throwing; what as_result() uses.
-  result<T> take_result() {
-    if (failure_ptr f = outcome()) return result<T>(std::move(f));
-    if constexpr (std::is_void_v<T>) {
-      return result<void>();
-    } else {
-      return result<T>(value());
-    }
-  }
 
  private:
   friend class file_store;
-  using detail::file_op_base::file_op_base;
-  T value() {
-    if constexpr (std::is_same_v<T, std::string>) {
-      return std::move(request_->bytes);
-    } else if constexpr (std::is_same_v<T, std::optional<std::string>>) {
-      return request_->number != 0 ? std::optional<std::string>(std::move(request_->bytes)) : std::nullopt;
-    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-      return std::move(request_->list);
-    } else if constexpr (std::is_same_v<T, bool>) {
-      return request_->number != 0;
-    } else if constexpr (!std::is_void_v<T>) {
-      return static_cast<T>(request_->number);
-    }
-  }
+  using detail::typed_operation<T, detail::file_op_base>::typed_operation;
 };
 
 }  // namespace v0

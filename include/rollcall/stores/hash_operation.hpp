@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "../client/request.hpp"
+#include "../client/typed_operation.hpp"
 #include "../core/result.hpp"
 #include "../rt/combine.hpp"
 #include "../rt/detail/waiter.hpp"
@@ -69,6 +70,9 @@ class hash_op : private waiter, private timer_node, private hash_pending, privat
     if (was_stopped() && !failure_) return std::make_shared<failure const>(describe(errc::cancelled, {}));
     return failure_;
   }
+  [[nodiscard]] std::string& bytes() noexcept { return bytes_; }
+  [[nodiscard]] std::int64_t number() const noexcept { return number_; }
+  [[nodiscard]] std::vector<std::string> list() noexcept { return std::move(list_); }
   [[nodiscard]] std::string_view name() const noexcept { return traits().name; }
   void refuse(failure f) { failure_ = std::make_shared<failure const>(std::move(f)); }
 
@@ -355,39 +359,13 @@ class hash_op : private waiter, private timer_node, private hash_pending, privat
 /// An operation on a hash_store: encoded when it was made, applied when it is awaited, spawned or started. Await it once; it may be moved
 /// until then. Keeps the data alive.
 template <class T>
-class [[nodiscard]] hash_operation final : public detail::hash_op {
+class [[nodiscard]] hash_operation final : public detail::typed_operation<T, detail::hash_op> {
  public:
   hash_operation(hash_operation&&) noexcept = default;
-  T await_resume() {
-    if (failure_ptr f = outcome()) throw error(std::move(f));
-    return value();
-  }
-  /// The outcome without throwing; what as_result() uses.
-  result<T> take_result() {
-    if (failure_ptr f = outcome()) return result<T>(std::move(f));
-    if constexpr (std::is_void_v<T>) {
-      return result<void>();
-    } else {
-      return result<T>(value());
-    }
-  }
 
  private:
   friend class hash_store;
-  using detail::hash_op::hash_op;
-  T value() {
-    if constexpr (std::is_same_v<T, std::string>) {
-      return std::move(bytes_);
-    } else if constexpr (std::is_same_v<T, std::optional<std::string>>) {
-      return number_ != 0 ? std::optional<std::string>(std::move(bytes_)) : std::nullopt;
-    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-      return std::move(list_);
-    } else if constexpr (std::is_same_v<T, bool>) {
-      return number_ != 0;
-    } else if constexpr (!std::is_void_v<T>) {
-      return static_cast<T>(number_);
-    }
-  }
+  using detail::typed_operation<T, detail::hash_op>::typed_operation;
 };
 
 }  // namespace v0
