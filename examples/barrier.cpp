@@ -2,6 +2,9 @@
 // Where they meet is a URL (--init-method). Rank 0 serves, where it is no file or launcher's store, and leaves last.
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -19,6 +22,8 @@
 #include <string_view>
 #include <system_error>
 #include <vector>
+
+#include "common/command_line.hpp"
 
 using namespace std::chrono_literals;
 namespace rc = rollcall;
@@ -69,7 +74,8 @@ struct job {
 /// What one rank has to tell; told as a line for people as soon as it is known, or as one JSON object at the end.
 class report {
  public:
-  explicit report(job const& j) : json_(j.json) {
+  /// Who closes standard output wants no lines; JSON is asked for to be read.
+  report(job const& j, bool has_output) : json_(j.json), problem_(has_output || !j.json ? 0 : EBADF) {
     all_["rank"] = j.rank;
     all_["world_size"] = j.world;
     all_["kind"] = j.kind;
@@ -79,19 +85,24 @@ class report {
   void add(char const* name, T const& value) {
     all_[name] = value;
   }
-  void line(std::string const& text) const {
+  void line(std::string const& text) {
     if (!json_) print(text);
   }
-  void end() const {
+  void end() {
     if (json_) print(all_.dump());
   }
+  /// The errno of the first line that standard output did not take; 0: it has taken all.
+  [[nodiscard]] int problem() const { return said_something_ ? problem_ : 0; }
 
  private:
-  static void print(std::string const& text) {
-    std::fputs((text + "\n").c_str(), stdout);
-    std::fflush(stdout);
+  void print(std::string const& text) {
+    said_something_ = true;
+    const bool taken = std::fputs((text + "\n").c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+    if (!taken && problem_ == 0) problem_ = errno;
   }
   bool json_;
+  int problem_;
+  bool said_something_ = false;
   nlohmann::ordered_json all_;
 };
 
@@ -204,7 +215,7 @@ rc::task<> rank_main(rc::loop& loop, job const& j, report& said) {
   if (session.owns_server()) {
     rc::tcp_store const& store = *session.tcp();
     said.add("back_end", store.back_end());
-    said.line(fmt::format("rank={}: serves the store at {}:{} ({})", j.rank, store.host(), store.port(), store.back_end()));
+    said.line(fmt::format("rank={}: serves the store at {} ({})", j.rank, session.listens_at(), store.back_end()));
   }
   const auto body = [&](rc::rendezvous_session& s) -> rc::task<> {
     if (j.stays_away()) {
@@ -219,7 +230,7 @@ rc::task<> rank_main(rc::loop& loop, job const& j, report& said) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  rc::fill_standard_descriptors();
+  const bool has_output = rc::fill_standard_descriptors()[STDOUT_FILENO];
   CLI::App app("One rank of a job: meets the others in a store and passes barriers.");
   job j;
   std::optional<std::int64_t> rank, world;
@@ -227,7 +238,7 @@ int main(int argc, char** argv) {
   double interval = 10;
   app.add_option("--init-method", j.url,
                  "Where the ranks meet: env:// (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), auto:// (what the launcher says), "
-                 "tcp://HOST:PORT or file:///PATH")
+                 "tcp://HOST:PORT, unix:///PATH or file:///PATH")
       ->capture_default_str()
       ->type_name("URL");
   app.add_option("--rank", rank, "Which rank this is, from 0 on; else the URL or the environment says it")->type_name("R");
@@ -248,6 +259,7 @@ int main(int argc, char** argv) {
   app.footer(help_footer);
   try {
     app.parse(argc, argv);
+    command_line::refuse_empty_values(app);
     if (std::isnan(timeout) || std::isnan(interval)) throw CLI::ValidationError("--timeout and --interval take numbers");
   } catch (CLI::ParseError const& e) {
     return app.exit(e) == 0 ? EXIT_SUCCESS : usage_error;
@@ -268,7 +280,7 @@ int main(int argc, char** argv) {
   };
   try {
     j.find_place();
-    said.emplace(j);
+    said.emplace(j, has_output);
     if (j.stays_away()) {
       said->line(fmt::format("rank={} stays away", j.rank));
       said->add("absent", true);
@@ -288,5 +300,7 @@ int main(int argc, char** argv) {
   } catch (std::exception const& e) {
     return fail("internal", e.what());
   }
-  return EXIT_SUCCESS;
+  if (said->problem() == 0) return EXIT_SUCCESS;
+  fmt::print(stderr, "barrier: rank {}: standard output does not take what there is to say: {}\n", j.rank, std::strerror(said->problem()));
+  return EXIT_FAILURE;
 }

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/command_line.hpp"
 #include "rollcall_cli/answer.hpp"
 #include "rollcall_cli/commands.hpp"
 #include "rollcall_cli/environment.hpp"
@@ -35,8 +36,8 @@ constexpr char const* footer =
     "A VALUE that is - is read from standard input. Keys and values that begin with a dash follow --.\n\n"
     "Exit status: 0 done; 1 a negative answer: the key is absent, the check false, the value another one, the queue empty, a rank "
     "missing;\n"
-    "2 wrong usage, told as text also with --json; 3 the time is over; 4 no store there, the connection lost, a server that does not\n"
-    "know the operation, or an answer that standard output does not take.";
+    "2 wrong usage, told as text also with --json; 3 the time is over, and nobody has answered; 4 no store there, the connection lost, a\n"
+    "server that does not know the operation, or an answer that standard output does not take.";
 
 struct settings {
   std::string url;
@@ -45,7 +46,9 @@ struct settings {
   bool raw = false;
   cli::request what;
 
-  [[nodiscard]] cli::format format() const { return json ? cli::format::json : raw ? cli::format::raw : cli::format::text; }
+  [[nodiscard]] cli::output output(bool is_open) const {
+    return {json ? cli::format::json : raw ? cli::format::raw : cli::format::text, is_open};
+  }
 };
 
 [[noreturn]] void wrong(std::string const& why) { throw CLI::ValidationError(why); }
@@ -70,11 +73,17 @@ void from_environment(settings& s) {
     return std::string(v ? v : "");
   };
   const std::string addr = value("MASTER_ADDR"), port = value("MASTER_PORT");
+  const rc::sourced<std::string> host = rc::variables().set("MASTER_ADDR", addr).host("MASTER_ADDR");
+  if (host && rc::detail::is_unix_host(*host)) {
+    s.url = "unix://" + rc::detail::percent_encoded(rc::detail::unix_path_in(*host), rc::detail::path_characters);
+    return;
+  }
   std::string missing;
   if (addr.empty()) missing = "MASTER_ADDR";
   if (port.empty()) missing += missing.empty() ? "MASTER_PORT" : " and MASTER_PORT";
   if (!missing.empty()) wrong("where is the store? Give --url tcp://HOST:PORT, or set " + missing);
-  s.url = "tcp://" + rc::host_port(rc::detail::without_brackets(addr), port_number(port, "MASTER_PORT"));
+  if (!host) wrong(host.problem());
+  s.url = "tcp://" + rc::host_port(*host, port_number(port, "MASTER_PORT"));
 }
 
 std::string standard_input() {
@@ -214,7 +223,7 @@ std::vector<std::string> cut_words(int& argc, char** argv) {
 void parse(CLI::App& app, settings& s, int argc, char** argv) {
   app.formatter(std::make_shared<words_formatter>());
   constexpr auto last = CLI::MultiOptionPolicy::TakeLast;
-  app.add_option("--url", s.url, "where the store is: tcp://HOST:PORT, file:///PATH, env://, auto://; unless given what MASTER_ADDR and MASTER_PORT say")
+  app.add_option("--url", s.url, "where the store is: tcp://HOST:PORT, unix:///PATH, file:///PATH, env://, auto://; unless given what MASTER_ADDR and MASTER_PORT say")
       ->type_name("URL")
       ->multi_option_policy(last);
   app.add_option("--timeout", s.timeout, "limit of all there is to do, in seconds")
@@ -229,6 +238,7 @@ void parse(CLI::App& app, settings& s, int argc, char** argv) {
   add_commands(app, s);
   const std::vector<std::string> words = cut_words(argc, argv);
   app.parse(argc, argv);
+  command_line::refuse_empty_values(app);
   s.what.words.insert(s.what.words.end(), words.begin(), words.end());
   if (s.what.command.empty()) wrong("which command? get, set, add, ...: see --help");
   check_words(s.what);
@@ -261,13 +271,13 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "rollcall-cli: {}\n", e.what());
     return cli::usage;
   }
-  rc::fill_standard_descriptors();  // later than that, so that a closed standard input is no empty value
+  const cli::output to = s.output(rc::fill_standard_descriptors()[STDOUT_FILENO]);  // later than that, so that a closed standard input is no empty value
   try {
-    if (s.what.command == "env") return cli::print_environment(s.url, s.format());
+    if (s.what.command == "env") return cli::print_environment(s.url, to);
     rc::loop loop;
-    return cli::print(rc::sync_wait(loop, work(loop, s)), s.format());
+    return cli::print(rc::sync_wait(loop, work(loop, s)), to);
   } catch (rc::error const& e) {
-    return cli::print(e, s.format());
+    return cli::print(e, to);
   } catch (std::exception const& e) {
     fmt::print(stderr, "rollcall-cli: {}\n", e.what());
     return cli::connection;

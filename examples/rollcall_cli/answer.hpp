@@ -22,6 +22,14 @@ namespace rc = rollcall;
 
 enum class format { text, raw, json };
 
+/// Where answers go, and how.
+class output {
+ public:
+  output(format f, bool open) noexcept : how(f), is_open(open) {}
+  format how;
+  bool is_open;  // standard output was there when the program started
+};
+
 /// The exit status says it without words.
 enum status : int { ok = 0, negative = 1, usage = 2, timed_out = 3, connection = 4 };
 
@@ -33,6 +41,11 @@ enum status : int { ok = 0, negative = 1, usage = 2, timed_out = 3, connection =
     case rc::errc::timed_out: return timed_out;
     default: return connection;
   }
+}
+/// Where nobody answered, the time is over; where somebody refused all the time, there is no store.
+[[nodiscard]] inline status status_of(rc::error const& e) noexcept {
+  const bool silence = e.code() == rc::errc::refused && e.info().system_error() == ETIMEDOUT;
+  return silence ? timed_out : status_of(e.code());
 }
 
 /// A value as it is stored: any bytes.
@@ -170,8 +183,10 @@ inline void put(std::FILE* to, std::string_view text) {
 }
 
 /// Writes the answer, or tells why it cannot be written. Gives the exit status: `s`, unless that would say that all is well.
-inline status put_answer(std::string_view text, status s) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return s;
+inline status put_answer(output const& to, std::string_view text, status s) {
+  if (text.empty()) return s;
+  errno = EBADF;
+  if (to.is_open && std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return s;
   put(stderr, fmt::format("rollcall-cli: standard output does not take the answer: {}\n", std::strerror(errno)));
   return s == ok ? connection : s;
 }
@@ -179,23 +194,23 @@ inline status put_answer(std::string_view text, status s) {
 }  // namespace detail
 
 /// Prints the answer to standard output and what else there is to say to standard error. Gives the exit status.
-inline int print(answer const& a, format f) {
-  if (f == format::json) {
+inline int print(answer const& a, output const& to) {
+  if (to.how == format::json) {
     nlohmann::json line;
     line["ok"] = a.exit == ok;
     if (!std::holds_alternative<answer::none>(a.value)) line[a.name] = std::visit(detail::as_json(), a.value);
     if (!a.remark.empty()) line["remark"] = detail::json_of(a.remark);
-    return detail::put_answer(line.dump() + "\n", a.exit);
+    return detail::put_answer(to, line.dump() + "\n", a.exit);
   }
-  const std::string text = f == format::raw ? std::visit(detail::as_raw(), a.value) : std::visit(detail::as_text(), a.value);
-  const status told = detail::put_answer(text, a.exit);
+  const std::string text = to.how == format::raw ? std::visit(detail::as_raw(), a.value) : std::visit(detail::as_text(), a.value);
+  const status told = detail::put_answer(to, text, a.exit);
   if (!a.remark.empty()) detail::put(stderr, "rollcall-cli: " + a.remark + "\n");
   return told;
 }
 
 /// The same for what went wrong.
-inline int print(rc::error const& e, format f) {
-  if (f == format::json) {
+inline int print(rc::error const& e, output const& to) {
+  if (to.how == format::json) {
     nlohmann::json about;
     std::string code(to_string(e.code()));
     std::replace(code.begin(), code.end(), ' ', '_');
@@ -208,12 +223,12 @@ inline int print(rc::error const& e, format f) {
     nlohmann::json line;
     line["ok"] = false;
     line["error"] = std::move(about);
-    return detail::put_answer(line.dump() + "\n", status_of(e.code()));
+    return detail::put_answer(to, line.dump() + "\n", status_of(e));
   }
   // The wire has no error to answer with.
   const bool no_number = e.code() == rc::errc::disconnected && e.info().operation() == "add";
   detail::put(stderr, fmt::format("rollcall-cli: {}{}\n", e.what(), no_number ? "; is the value no number, or the sum past 64 bits?" : ""));
-  return status_of(e.code());
+  return status_of(e);
 }
 
 }  // namespace cli

@@ -40,7 +40,7 @@ inline void put_values(nlohmann::json& to, rc::sourced<std::int64_t> const& rank
 }  // namespace detail
 
 /// Without a URL what auto:// finds; else what a rendezvous at that URL would do. Gives the exit status: `negative` where something is missing.
-inline int print_environment(std::string const& url, format f) {
+inline int print_environment(std::string const& url, output const& to) {
   const rc::variables all = rc::variables::of_process();
   nlohmann::json line;
   std::string text;
@@ -65,10 +65,10 @@ inline int print_environment(std::string const& url, format f) {
     line["warnings"] = p.warnings;
   }
   const status s = problems.empty() ? ok : negative;
-  if (f != format::json) return detail::put_answer(text, s);
+  if (to.how != format::json) return detail::put_answer(to, text, s);
   line["ok"] = s == ok;
   line["problems"] = problems;
-  return detail::put_answer(line.dump() + "\n", s);
+  return detail::put_answer(to, line.dump() + "\n", s);
 }
 
 }  // namespace cli

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "../common/command_line.hpp"
+
 namespace run {
 
 namespace rc = rollcall;
@@ -61,7 +63,7 @@ class node_place {
     if (const rc::sourced<std::int64_t> n = all.number("PET_NPROC_PER_NODE", 1, 65536)) ranks = static_cast<int>(*n);
     all.unset("PET_NPROC_PER_NODE");
     const rc::rendezvous_plan plan = rc::plan_rendezvous(url, {}, all);
-    if (plan.scheme != "tcp") throw rc::error(rc::errc::invalid, "--init-method", "only tcp://, env:// and auto:// say where node 0 is");
+    if (plan.scheme != "tcp" || plan.is_unix()) throw rc::error(rc::errc::invalid, "--init-method", "only tcp://, env:// and auto:// say where node 0 is");
     node = static_cast<int>(*plan.rank);
     nodes = static_cast<int>(*plan.world_size);
     host = *plan.host;
@@ -114,6 +116,7 @@ inline void parse(CLI::App& app, settings& s, int argc, char** argv) {
   app.footer(help_footer);
   app.prefix_command();
   app.parse(argc, argv);
+  command_line::refuse_empty_values(app);
 
   const auto wrong = [](std::string const& text) { throw CLI::ValidationError(text); };
   if (!init_method.empty()) {

@@ -129,6 +129,9 @@ class barrier {
   /// The generation this member is in or enters next; none while it has not read it from the store.
   [[nodiscard]] std::optional<std::int64_t> generation() const noexcept { return state_->member.generation(); }
 
+  /// Whether no other copy of this object, and no call on one, is left.
+  [[nodiscard]] bool is_last_copy() const noexcept { return state_.use_count() == 1; }
+
  private:
   using state = detail::barrier_state<Store>;
   using state_ptr = std::shared_ptr<state>;

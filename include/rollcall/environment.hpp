@@ -35,7 +35,8 @@ class launch_environment {
   /// Which of the nodes this is, and how many there are.
   [[nodiscard]] sourced<std::int64_t> const& node() const noexcept { return found_.node; }
   [[nodiscard]] sourced<std::int64_t> const& nodes() const noexcept { return found_.nodes; }
-  /// Where rank 0 serves; without brackets. MASTER_ADDR and MASTER_PORT, or what the launcher tells.
+  /// Where rank 0 serves; without brackets, "unix:PATH" for a unix socket, which needs no port. MASTER_ADDR and MASTER_PORT, or what the
+  /// launcher tells.
   [[nodiscard]] sourced<std::string> const& host() const noexcept { return found_.host; }
   [[nodiscard]] sourced<std::int64_t> const& port() const noexcept { return found_.port; }
   /// How often the job was restarted.
@@ -53,7 +54,7 @@ class launch_environment {
   /// What else was there and does not count: "PMI_RANK=3 (pmi)".
   [[nodiscard]] std::vector<std::string> const& unused() const noexcept { return found_.unused; }
 
-  /// Every problem of rank, world size, host and port; none: a rank can start from here.
+  /// Every problem of rank, world size, host and port, and what is wrong with attempt and agent_store; none: a rank can start from here.
   [[nodiscard]] std::vector<std::string> problems() const;
   /// One line a value: its name, the value or what is wrong, the variable it came from.
   [[nodiscard]] std::string describe() const;
@@ -73,7 +74,12 @@ inline std::vector<std::string> launch_environment::problems() const {
   look_at(world_size());
   if (rank() && world_size() && *rank() >= *world_size()) all.push_back(detail::rank_past_world(rank(), world_size()));
   look_at(host());
-  look_at(port());
+  if (!host() || !detail::is_unix_host(*host())) look_at(port());
+  const auto look_beside = [&all](auto const& value) {
+    if (value.is_wrong()) detail::add_once(all, value.problem());
+  };
+  look_beside(attempt());
+  look_beside(agent_store());
   return all;
 }
 
@@ -82,7 +88,7 @@ inline std::string launch_environment::describe() const {
   out += detail::described("rank", rank());
   out += detail::described("world_size", world_size());
   out += detail::described("host", host());
-  out += detail::described("port", port());
+  if (!host() || !detail::is_unix_host(*host())) out += detail::described("port", port());
   const auto optional = [&out](char const* name, auto const& value) {
     if (value.has_value() || value.is_wrong()) out += detail::described(name, value);
   };

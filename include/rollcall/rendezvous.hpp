@@ -49,12 +49,14 @@ class rendezvous_opening {
       file_store file = co_await file_store::open(*l, at.path, until, how);
       co_return in_generation(any_store(file), at.generation);
     }
-    int port = static_cast<int>(*at.port);
-    if (port == 0) {
+    const bool local = detail::is_unix_host(*at.host);
+    int port = static_cast<int>(at.port.value_or(0));
+    if (port == 0 && !local) {
       const seat_query asked(*at.host, std::nullopt, port_board::file(*at.port_file));
       port = co_await find_port(l, asked, o.client(limit), o.resolver(), until);
     }
     tcp_store store = co_await tcp_store::connect(*l, *at.host, port, until, o.client(limit), o.resolver());
+    if (at.run_id) co_await creation::check_run(store, *at.run_id, until);
     co_return in_generation(any_store(store), at.generation);
   }
 
@@ -77,7 +79,7 @@ class rendezvous_opening {
       for (std::string const& w : plan.warnings) l.core().log(log_level::warning, "rendezvous: " + w);
     if (!plan.role.empty())
       l.core().log(log_level::info, "rendezvous: rank " + show(*plan.rank) + " of " + show(*plan.world_size) + " at " +
-                                        host_port(*plan.host, *plan.port) + ": " + plan.role);
+                                        host_port(*plan.host, plan.port.value_or(0)) + ": " + plan.role);
     return plan;
   }
 
@@ -104,7 +106,13 @@ class rendezvous_opening {
     auto state = std::make_shared<session_state>(l, std::move(plan), std::move(store));
     state->tcp = std::move(tcp);
     state->stop_when_lost = o.stop_when_lost();
-    state->url = state->tcp ? "tcp://" + host_port(*state->plan.host, state->tcp->port()) : state->plan.url.to_string();
+    if (!state->tcp) {
+      state->url = state->plan.url.to_string();
+    } else if (const std::string_view path = unix_path_in(*state->plan.host); !path.empty()) {
+      state->url = "unix://" + percent_encoded(path, path_characters);
+    } else {
+      state->url = "tcp://" + host_port(*state->plan.host, state->tcp->port());
+    }
     return rendezvous_session(std::move(state));
   }
 
@@ -116,23 +124,30 @@ class rendezvous_opening {
     // A launcher's store is not waited for: whoever else uses it counts its own workers.
     how.wait_for_workers(o.wait_for_workers() && !plan.launcher_serves).use_libuv(plan.use_libuv.value_or(true));
     how.client(o.client(limit)).serve(o.serve()).resolver(o.resolver());
+    how.run_id(plan.run_id.value()).claims_rank(!plan.launcher_serves);
     std::string host = *plan.host;
-    int port = static_cast<int>(*plan.port);
+    int port = static_cast<int>(plan.port.value_or(0));
     listener at;
     std::string notice;  // what this process tells of its port
+    std::string listens_at;
     if (plan.serves) {
       at = co_await rank_0_seat::take(l, plan, o.resolver(), until);
       if (port == 0 && board) notice = port_notice(at.port(), plan.run_id.value_or("")).text();
+      listens_at = rank_0_seat::shown(at);
       host = rank_0_seat::own_host(at);
       port = at.port();
       if (!notice.empty()) co_await board.write(notice, until);
-    } else if (port == 0) {
+    } else if (port == 0 && !plan.is_unix()) {
       const seat_query asked(host, plan.run_id.value_or(""), board);
       port = co_await find_port(l, asked, o.client(limit), o.resolver(), until);
     }
     const result<tcp_store> made = co_await as_result(creation::run(&l->core(), host, port, how, std::move(at), limit));
     if (!made) {
-      if (!notice.empty()) board.erase(notice);
+      if (!notice.empty()) {
+        task<> taking = board.take_down(notice);
+        const result<void> taken = co_await as_result(std::move(taking));
+        if (!taken) board.erase(notice);  // stopped
+      }
       failure f = explained(made.error(), plan);
       if (f.limit() >= duration::zero()) f.with_times(limit - (until - l->now()), limit);  // of the whole, not of the last step
       throw error(std::move(f));
@@ -140,6 +155,8 @@ class rendezvous_opening {
     rendezvous_session s = session_of(*l, std::move(plan), any_store(*made), *made, o);
     s.state_->board = std::move(board);
     s.state_->notice = std::move(notice);
+    s.state_->listens_at = std::move(listens_at);
+    s.state_->looks_at_claims = made->owns_server() && !how.wait_for_workers();
     co_return s;
   }
 
@@ -178,7 +195,7 @@ class rendezvous_opening {
   static failure explained(failure f, rendezvous_plan const& plan) {
     if (plan.serves || (f.code() != errc::refused && f.code() != errc::resolve && f.code() != errc::timed_out)) return f;
     std::string text = f.detail() + "; it is where " + (plan.launcher_serves ? "the launcher" : "rank 0") + " is to serve: host from " +
-                       plan.host.origin() + ", port from " + plan.port.origin();
+                       plan.host.origin() + (plan.is_unix() ? "" : ", port from " + plan.port.origin());
     for (std::string const& w : plan.warnings) text += "; " + w;
     return f.with_detail(std::move(text)), f;
   }
@@ -189,11 +206,12 @@ class rendezvous_opening {
 /// Meets the other ranks of a job: finds out which rank this is and where the others are (the caller's options beat the URL, the URL beats
 /// the environment), serves where this is rank 0, connects, registers, and waits until all are there.
 ///
-/// url       tcp://HOST:PORT?rank=&world_size=..., file:///PATH?..., env://, auto://, or a scheme of options.schemes().
+/// url       tcp://HOST:PORT?rank=&world_size=..., unix:///PATH?..., file:///PATH?..., env://, auto://, or a scheme of options.schemes().
 /// completes for rank 0 when all have registered, for others when they are.
 /// limit     rendezvous_options::timeout, else ?timeout=, else 300 s: one for all steps, exact to some milliseconds.
 /// errors    invalid, before anything is opened: all that is wrong or missing, in one text. invalid: rank 0's address leads to no interface
-///           of this host, or only to loopback although ranks are on other nodes (?bind=). What tcp_store::create() throws.
+///           of this host, or only to loopback although ranks are on other nodes (?bind=). failed: another process is there with this
+///           rank in this attempt, or rank 0 is of another run. What tcp_store::create() throws.
 /// cancel    as if never called, except that a registration that was sent stays counted.
 /// lifetime  the session, and all copies of its store, must end before the loop does.
 [[nodiscard]] inline task<rendezvous_session> rendezvous(loop& l, std::string_view url, rendezvous_options options = {}) {

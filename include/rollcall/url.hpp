@@ -15,7 +15,7 @@
 namespace rollcall {
 inline namespace v0 {
 
-/// A rendezvous URL, taken apart: tcp://HOST:PORT?..., file:///PATH?..., env://?..., auto://?..., or a scheme that the caller names
+/// A rendezvous URL, taken apart: tcp://HOST:PORT?..., unix:///PATH?..., file:///PATH?..., env://?..., auto://?..., or a scheme that the caller names
 /// (docs/design/rendezvous.md has the grammar). Knows nothing of the environment, resolves nothing, opens nothing.
 class rendezvous_url {
  public:
@@ -23,7 +23,7 @@ class rendezvous_url {
 
   /// Takes a text apart as far as it goes; problems() says what is wrong with it.
   ///
-  /// further_schemes  names of schemes beside tcp, file, env and auto, in lower case; such URLs keep authority(), path() and all parameters.
+  /// further_schemes  names of schemes beside tcp, unix, file, env and auto, in lower case; such URLs keep authority(), path() and all parameters.
   [[nodiscard]] static rendezvous_url read(std::string_view text, std::vector<std::string> const& further_schemes = {});
   /// The same for a URL that stands alone: its own rank is below its own world_size, use_libuv is a switch.
   ///
@@ -38,11 +38,11 @@ class rendezvous_url {
   [[nodiscard]] std::string const& text() const noexcept { return text_; }
   /// In lower case, without "://"; "" where there is none.
   [[nodiscard]] std::string const& scheme() const noexcept { return scheme_; }
-  /// tcp, env, auto: without brackets, decoded.
+  /// tcp, env, auto: without brackets, decoded. unix: "unix:PATH", as connect() takes it.
   [[nodiscard]] sourced<std::string> const& host() const noexcept { return host_; }
   /// tcp, env, auto: 0..65535.
   [[nodiscard]] sourced<std::int64_t> const& port() const noexcept { return port_; }
-  /// file: absolute, decoded. A scheme of the caller's: what follows the authority, decoded.
+  /// file, unix: absolute, decoded. A scheme of the caller's: what follows the authority, decoded.
   [[nodiscard]] std::string const& path() const noexcept { return path_; }
   /// What stands between "//" and the path, as it was given.
   [[nodiscard]] std::string const& authority() const noexcept { return authority_; }
@@ -76,24 +76,25 @@ class rendezvous_url {
                                                          {"world_size", ""},
                                                          {"timeout", ""},
                                                          {"generation", ""},
-                                                         {"use_libuv", "tcp env auto"},
+                                                         {"use_libuv", "tcp unix env auto"},
                                                          {"bind", "tcp env auto"},
                                                          {"port_file", "tcp env auto"},
-                                                         {"run_id", "file"},
+                                                         {"run_id", ""},
                                                          {"from", "auto"}}};
   static bool belongs(known_parameter const& p, std::string_view scheme) {
     return p.schemes.empty() || p.schemes.find(scheme) != p.schemes.npos;
   }
 
   [[nodiscard]] bool is_network() const { return scheme_ == "tcp" || scheme_ == "env" || scheme_ == "auto"; }
-  [[nodiscard]] bool is_ours() const { return is_network() || scheme_ == "file"; }
+  [[nodiscard]] bool is_path() const { return scheme_ == "file" || scheme_ == "unix"; }
+  [[nodiscard]] bool is_ours() const { return is_network() || is_path(); }
   void wrong(std::string problem) { problems_.push_back(std::move(problem)); }
   std::string decoded(std::string_view text);
   bool read_scheme(std::string_view& rest, std::vector<std::string> const& further);
   void read_address(std::string_view authority);
   void read_brackets(std::string_view authority);
   void read_port(std::string_view text);
-  void read_file(std::string_view authority, std::string_view path);
+  void read_path(std::string_view authority, std::string_view path);
   void read_query(std::string_view query);
   void check_parameter(std::string const& name);
   void check_values();

@@ -187,14 +187,15 @@ TEST_CASE("expired waits name what is missing, and the next reply is the right o
 TEST_CASE("waits and commands overlap on one store") {  // issue 5: item 2
   on_loop([](rc::loop& l) -> rc::task<> {
     rc::tcp_store s = co_await connect(l), other = co_await connect(l);
-    const auto setter = [&](string key) -> rc::task<> {
-      co_await rc::sleep_for(20ms);
+    // Not before a command has overtaken the waits: they are older than it.
+    const auto setter = [&](string key, string command) -> rc::task<> {
+      for (bool there = false; !there;) there = co_await other.check(command);
       co_await other.set(key, "set");
     };
     for (int round = 0; round < 20; ++round) {
       const string r = "overlap/" + std::to_string(round) + "/";
       const auto [a, b, c, d, e, f] = co_await rc::when_all(s.wait(r + "a"), s.wait(r + "b"), s.add(r + "c", 1), s.get(r + "d"),
-                                                            rc::when_all(setter(r + "b"), setter(r + "a")), setter(r + "d"));
+                                                            rc::when_all(setter(r + "b", r + "c"), setter(r + "a", r + "c")), setter(r + "d", r + "c"));
       CHECK(c == 1);
       CHECK(d == "set");
       CHECK_AWAIT(co_await s.add(r + "c", 1), 2);

@@ -143,6 +143,54 @@ TEST_CASE("what is no number is refused as a time", "[programs]") {
   }
 }
 
+TEST_CASE("an option with nothing in it is refused, and named", "[programs]") {
+  NEEDS_EXAMPLE(launcher, "rollcall-run");
+  NEEDS_EXAMPLE(barrier, "barrier");
+  const auto refuses = [](std::vector<string> const& command, string const& option) {
+    child wrong(command);
+    CHECK(wrong.finish() == 2);
+    INFO(wrong.errors());
+    CHECK(contains(wrong.errors(), option));
+    CHECK(wrong.output().empty());
+  };
+  for (char const* option :
+       {"--init-method", "--rank", "--world-size", "--runs", "--kind", "--absent", "--use-libuv", "--timeout", "--interval"})
+    refuses({barrier, "--init-method", "tcp://127.0.0.1:0", "--rank", "0", "--world-size", "1", option, ""}, option);
+  for (char const* option : {"--ranks", "--nnodes", "--node-rank", "--nproc-per-node", "--master-addr", "--master-port", "--init-method",
+                               "--max-restarts", "--log-dir", "--grace", "--run-id"})
+    refuses({launcher, option, "", "/bin/true"}, option);
+}
+
+TEST_CASE("what standard output does not take is an error", "[programs]") {
+  NEEDS_EXAMPLE(barrier, "barrier");
+  for (char const* how : {">&-", ">/dev/full"})
+    for (char const* option : {"--fresh", "--json"}) {
+      child c({"/bin/sh", "-c", string("\"$0\" \"$@\" ") + how, barrier, "--init-method", "tcp://127.0.0.1:0", "--rank", "0", "--world-size", "1",
+               "--runs", "1", option});
+      const bool wanted = how != string(">&-") || option == string("--json");  // who closes it wants no lines
+      CHECK(c.finish(60s) == (wanted ? 1 : 0));
+      INFO(how << " " << option << " " << c.errors());
+      CHECK(contains(c.errors(), "barrier: rank 0: standard output does not take what there is to say: ") == wanted);
+    }
+}
+
+TEST_CASE("the line that says where rank 0 serves can be used as it is", "[programs]") {
+  NEEDS_EXAMPLE(barrier, "barrier");
+  const scratch here;
+  const std::vector<std::pair<string, string>> places{{"tcp://127.0.0.1:0", "rank=0: serves the store at 127.0.0.1:"},
+                                                      {"tcp://[::1]:0", "rank=0: serves the store at [::1]:"},
+                                                      {"tcp://127.0.0.1:0?bind=*", " (all interfaces) (libuv)"},
+                                                      {"unix://" + here.path + "/s", "rank=0: serves the store at unix:" + here.path + "/s (libuv)"}};
+  for (auto const& [url, line] : places) {
+    child c({"/usr/bin/env", "-i", barrier, "--init-method", url, "--rank", "0", "--world-size", "1", "--runs", "1"});
+    const int status = c.finish(60s);
+    if (status != 0 && contains(c.errors(), "EADDRNOTAVAIL")) continue;  // no IPv6 here
+    INFO(url << ": " << c.errors());
+    CHECK(status == 0);
+    CHECK(contains(c.output(), line));
+  }
+}
+
 TEST_CASE("a terminal shows a bar with who is waited for, other places get lines", "[programs]") {
   NEEDS_EXAMPLE(server, "rollcall-server");
   NEEDS_EXAMPLE(barrier, "barrier");

@@ -247,6 +247,11 @@ TEST_CASE("wrong usage is told before anybody is asked", "[cli]") {
   CHECK(contains(ask({"get", "k", "--timeout", "-1"}), "--timeout"));
   CHECK(contains(ask({"get", "k", "--timeout", "soon"}), "--timeout"));
   CHECK(contains(ask({"get", "k", "--timeout", "inf"}), "--timeout"));
+  for (string const& option : std::vector<string>{"--url", "--name"})
+    CHECK(contains(ask({"barrier", "--rank", "0", "--world", "1", option, ""}), option + " is empty"));
+  for (string const& option : std::vector<string>{"--rank", "--world", "--attempt"})
+    CHECK(contains(ask({"barrier", "--rank", "0", "--world", "1", option, ""}), option));
+  CHECK(contains(ask({"get", "k"}, {"MASTER_ADDR=tcp://h:1", "MASTER_PORT=1"}), "MASTER_ADDR='tcp://h:1' is a URL"));
   for (string const& time : std::vector<string>{"0", "-1", "nan", "", "5s"})
     CHECK(contains(ask({"get", "k", "--timeout", time}), "--timeout: '" + time + "' is not a number of seconds above 0"));
   CHECK(contains(ask({"barrier", "--rank", "-1", "--world", "2"}), "--rank: Value -1 not in range 0 to 16777215"));
@@ -270,6 +275,9 @@ TEST_CASE("wrong usage is told before anybody is asked", "[cli]") {
   const outcome help = cli::run({program, "--help"});
   CHECK(help.status == 0);
   CHECK(contains(help.said, "Exit status: 0 done; 1 a negative answer"));
+  const outcome folder = cli::run({program, "--url", "file:///tmp", "get", "k"});
+  CHECK(folder.status == 2);
+  CHECK(contains(folder.complaint, "/tmp is a directory; name a file in it"));
 }
 
 TEST_CASE("standard descriptors that are closed or full", "[cli]") {
@@ -280,7 +288,13 @@ TEST_CASE("standard descriptors that are closed or full", "[cli]") {
     return cli::run(std::move(all));
   };
   said(c({"set", "k", "v"}));
-  CHECK(said(redirected(">&-", {"get", "k"})).empty());
+  CHECK(said(redirected(">&-", {"set", "k", "v"})).empty());
+  for (std::vector<string> const& command : std::vector<std::vector<string>>{{"get", "k"}, {"--json", "set", "k", "v"}, {"check", "k"}}) {
+    const outcome closed = redirected(">&-", command);
+    CHECK(closed.status != 0);
+    CHECK(contains(closed.complaint, "standard output does not take the answer: Bad file descriptor"));
+  }
+  CHECK(redirected(">&-", {"get", "k"}).status == 4);
   CHECK(said(redirected("<&- 2>&-", {"get", "k"})) == "v\n");
   CHECK(contains(usage(redirected("<&-", {"set", "k", "-"})), "standard input: Bad file descriptor"));
   CHECK(said(c({"get", "k"})) == "v\n");
@@ -298,6 +312,12 @@ TEST_CASE("the environment says where the store is", "[cli]") {
   CHECK(said(cli::run({c.command({})[0], "--url", "auto://", "get", "k"}, where)) == "v\n");
   CHECK(said(cli::run({c.command({})[0], "--url", "env://?generation=g1", "set", "k", "other"}, where)).empty());
   CHECK(said(c({"get", "g1/k"})) == "other\n");
+  const scratch here;
+  child local({server_, "--unix", here.path + "/s"});
+  CHECK(contains(local.line(), "ready "));
+  CHECK(said(cli::run({c.command({})[0], "set", "k", "by path"}, {"MASTER_ADDR=unix:" + here.path + "/s", "MASTER_PORT="})).empty());
+  CHECK(said(cli::run({c.command({})[0], "--url", "env://", "get", "k"}, {"MASTER_ADDR=unix:" + here.path + "/s"})) == "by path\n");
+  CHECK(said(cli::run({c.command({})[0], "--url", "unix://" + here.path + "/s", "get", "k"})) == "by path\n");
   CHECK(contains(usage(cli::run({c.command({})[0], "--url", "env://", "get", "k"}, {"MASTER_ADDR=", "MASTER_PORT=x"})),
                  "2 problems with env://: MASTER_ADDR is empty; MASTER_PORT='x' is not a whole number"));
 }
@@ -339,6 +359,8 @@ TEST_CASE("env shows what the launcher says, and which variable", "[cli]") {
   CHECK(contains(shown, "first of SLURM_STEP_NODELIST='n[08-09]'\n"));
   CHECK(contains(said(env(slurm, {"--json", "env"})), R"("rank":{"from":"SLURM_PROCID","value":3})"));
   CHECK(contains(said(env(slurm, {"--url", "auto://:7", "env"})), "client of rank 0"));
+  CHECK_FALSE(contains(said(env({}, {"--url", "file:///x?rank=0&world_size=1", "env"})), "launcher"));
+  CHECK(contains(said(env({}, {"--json", "--url", "file:///x?rank=0&world_size=1", "env"})), R"("launcher":"none")"));
   CHECK(contains(negative(env({"RANK="}, {"env"})), "(missing)"));
   const outcome o = env({"RANK=", "WORLD_SIZE=2"}, {"--url", "env://", "env"});
   CHECK(contains(usage(o), "3 problems with env://: RANK is empty; MASTER_ADDR is not set; MASTER_PORT is not set"));
@@ -350,6 +372,10 @@ TEST_CASE("no store, and one that goes", "[cli]") {
   outcome o = c({"--url", nobody, "--timeout", "2", "get", "k"});
   CHECK(o.status == 4);
   CHECK(contains(o.complaint, "ECONNREFUSED"));
+  const black_hole hole;
+  o = c({"--url", "tcp://127.0.0.1:" + std::to_string(hole.port()), "--timeout", "0.5", "get", "k"});
+  CHECK(o.status == 3);
+  CHECK(contains(o.complaint, "refused after"));
   said(c({"set", "text", "no number"}));
   o = c({"add", "text"});
   CHECK(o.status == 4);

@@ -194,11 +194,105 @@ TEST_CASE("a rank that registers twice is named, with who did it") {  // field l
     const int port = s.port;
     std::vector<rc::tcp_store> stores;
     rc::scope members(l);
-    for (int i = 0; i < 2; ++i) members.spawn(join(l, port, member(2, 4), &stores));
+    std::vector<rc::failure> refused;
+    const auto one = [&]() -> rc::task<> {
+      const rc::result<rc::tcp_store> r = co_await rc::as_result(create(l, port, member(2, 4)));
+      if (r) {
+        stores.push_back(*r);
+      } else {
+        refused.push_back(r.error());
+      }
+    };
+    for (int i = 0; i < 2; ++i) members.spawn(one);
     const rc::failure f = co_await failed(create(l, port, owner(s, 0, 4)));
     co_await members.join();
     CHECK(f.code() == rc::errc::failed);
     CHECK(contains(f.detail(), "rank 2 registered twice: by pid " + pid() + " on "));
+    CHECK(stores.size() == 1);  // who came first is not told here: it may be the right one
+    REQUIRE(refused.size() == 1);
+    CHECK((refused[0].code() == rc::errc::failed || refused[0].code() == rc::errc::disconnected));  // the owner ends its server
+  });
+}
+
+TEST_CASE("a rank that is taken refuses the second process, and the job goes on") {
+  on_both([](rc::loop& l) -> rc::task<> {
+    for (const bool registers : {true, false}) {
+      const auto o = [&](int rank) { return member(rank, 2).wait_for_workers(registers).claims_rank(true); };
+      seat s;
+      const int port = s.port;
+      std::vector<rc::tcp_store> stores;
+      rc::scope members(l);
+      members.spawn(join(l, port, o(1), &stores));
+      rc::create_options first = o(0);
+      const rc::tcp_store store = co_await create(l, port, first.is_master(true).listen_fd(s.take()));
+      co_await members.join();
+      const auto come_again = [&] {  // another loop is another process to a store
+        rc::loop other;
+        return rc::sync_wait(other, failed(create(other, port, o(1))));
+      };
+      auto elsewhere = rc::run_blocking(come_again);
+      const rc::failure f = co_await std::move(elsewhere);
+      CHECK(f.code() == rc::errc::failed);
+      for (string const& part : {"rank 1 registered twice: by pid " + pid() + " on ", " and by pid " + pid(), string("two jobs need an address each")})
+        CHECK(contains(f.message(), part));
+      CHECK_AWAIT(co_await stores[0].add("n", 1), 1);
+      CHECK_AWAIT(co_await store.add("n", 1), 2);
+      CHECK_AWAIT(co_await store.num_keys(), registers ? 2 : 1);  // claims are not counted
+    }
+  });
+}
+
+TEST_CASE("a restart takes its rank over, and what it has superseded does not get it back") {
+  on_both([](rc::loop& l) -> rc::task<> {
+    const rc::tcp_store store = co_await create(l, 0, member(0, 2).is_master(true).wait_for_workers(false));
+    const auto o = [](int attempt) { return member(1, 2).attempt(attempt); };
+    const rc::tcp_store first = co_await create(l, store.port(), o(0));
+    const rc::tcp_store second = co_await create(l, store.port(), o(2));
+    rc::failure f = co_await failed(create(l, store.port(), o(1)));
+    CHECK(contains(f.message(), "rank 1 of attempt 1 is superseded: attempt 2 is there, pid " + pid()));
+    f = co_await failed(create(l, store.port(), o(2)));
+    CHECK(contains(f.message(), "rank 1 registered twice"));
+    const rc::tcp_store third = co_await create(l, store.port(), o(3));
+    CHECK(third.is_open());
+  });
+}
+
+TEST_CASE("a member of another run is refused before it counts, one of no run is let in") {
+  on_both([](rc::loop& l) -> rc::task<> {
+    seat s;
+    const int port = s.port;
+    std::vector<rc::tcp_store> stores;
+    rc::scope group(l);
+    const auto own = [&](rc::create_options o) -> rc::task<> {
+      rc::tcp_store made = co_await create(l, port, o);
+      stores.push_back(made);
+    };
+    group.spawn(own, owner(s, 0, 3).run_id("job 7"));
+    const rc::failure f = co_await failed(create(l, port, member(1, 3).run_id("job 8")));
+    CHECK(f.code() == rc::errc::failed);
+    CHECK(contains(f.message(), "the store there is of run 'job 7', and this is run 'job 8': two jobs on one address"));
+    CHECK(f.effect() == rc::effect::none);
+    CHECK(stores.empty());
+    group.spawn(own, member(1, 3).run_id("job 7"));
+    group.spawn(own, member(2, 3));
+    co_await group.join();
+    CHECK(stores.size() == 3);
+    CHECK_AWAIT(co_await stores[0].num_keys(), 1);
+    const string bad_ids[] = {string(), string(256, 'x')};
+    for (string const& id : bad_ids) {
+      const rc::failure bad = co_await failed(create(l, port, member(1, 3).run_id(id)));
+      CHECK(bad.code() == rc::errc::invalid);
+    }
+  });
+}
+
+TEST_CASE("who counts another world is refused, also when all are there") {
+  on_both([](rc::loop& l) -> rc::task<> {
+    const rc::tcp_store store = co_await create(l, 0, member(0, 1).is_master(true));
+    const rc::failure f = co_await failed(create(l, store.port(), member(5, 8)));
+    CHECK(f.code() == rc::errc::failed);
+    CHECK(contains(f.message(), "counts a world of 8, not of 1: two jobs on one port"));
+    CHECK_AWAIT(co_await store.add("n", 1), 1);
   });
 }
 
@@ -211,7 +305,8 @@ TEST_CASE("two jobs on one port are an error for both, not a wait") {  // field 
       rc::scope members(l);
       members.spawn(join(l, port, member(5, 8), &stores));
       const rc::failure f = co_await failed(create(l, port, owner(s, 0, 4)));
-      co_await members.join();
+      const rc::result<void> other = co_await rc::as_result(members.join());
+      CHECK_FALSE(other.has_value());
       CHECK(f.code() == rc::errc::failed);
       CHECK(contains(f.detail(), "rank 5 (pid " + pid()));
       CHECK(contains(f.detail(), "counts a world of 8, not of 4: two jobs on one port"));

@@ -170,7 +170,7 @@ std::string found(launch_environment const& e) {
   if (const std::vector<std::string> problems = e.problems(); !problems.empty())
     return std::to_string(problems.size()) + ": " + joined(problems, "; ");
   return std::string(to_string(e.source())) + " " + std::to_string(*e.rank()) + "/" + std::to_string(*e.world_size()) + " " +
-         rc::host_port(*e.host(), *e.port());
+         rc::host_port(*e.host(), e.port().value_or(0));
 }
 
 constexpr environment_row good_environments[] = {
@@ -182,6 +182,7 @@ constexpr environment_row good_environments[] = {
     {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=::1 MASTER_PORT=1", "torch 0/2 [::1]:1"},
     {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=[::1] MASTER_PORT=1", "torch 0/2 [::1]:1"},
     {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=fe80::1%lo MASTER_PORT=1", "torch 0/2 [fe80::1%lo]:1"},
+    {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=unix:/run/job/store", "torch 0/2 unix:/run/job/store"},
     // Kubeflow PyTorchJob: one rank a pod; the torchrun settings beside it say the same.
     {"RANK=1 WORLD_SIZE=3 MASTER_ADDR=job-master-0 MASTER_PORT=23456 PYTHONUNBUFFERED=1", "torch 1/3 job-master-0:23456"},
     {"RANK=1 WORLD_SIZE=2 MASTER_ADDR=job-master-0 MASTER_PORT=23456 PET_NNODES=2 PET_NPROC_PER_NODE=1 PET_NODE_RANK=1",
@@ -250,7 +251,7 @@ constexpr environment_row good_environments[] = {
 
 /// The number of problems and a part of their text.
 constexpr environment_row bad_environments[] = {
-    {"", "4: no launcher has left its variables: none of RANK and WORLD_SIZE, SLURM_PROCID, OMPI_COMM_WORLD_RANK"},
+    {"", "4: no launcher has left its variables: none of RANK, WORLD_SIZE, SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK"},
     {"RANK=0", "3: WORLD_SIZE is not set; MASTER_ADDR is not set; MASTER_PORT is not set"},
     {"WORLD_SIZE=2", "3: RANK is not set; MASTER_ADDR"},
     {"RANK= WORLD_SIZE=2", "3: RANK is empty; MASTER_ADDR is not set; MASTER_PORT is not set"},
@@ -264,6 +265,10 @@ constexpr environment_row bad_environments[] = {
      "MASTER_PORT='123456' is not in 0..65535"},
     {"RANK=0 WORLD_SIZE=2 MASTER_ADDR= MASTER_PORT=", "2: MASTER_ADDR is empty; MASTER_PORT is empty"},
     {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=h:29500 MASTER_PORT=29500", "1: MASTER_ADDR='h:29500' has a port in it"},
+    {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=tcp://h:29500 MASTER_PORT=29500",
+     "1: MASTER_ADDR='tcp://h:29500' is a URL, and a host's name or address belongs here, without tcp:// and without a port"},
+    {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=unix:store MASTER_PORT=29500", "1: MASTER_ADDR='unix:store' is not the absolute path of a unix socket"},
+    {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 ROLLCALL_ATTEMPT=x", "1: ROLLCALL_ATTEMPT='x' is not a whole number"},
     {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.300 MASTER_PORT=29500", "1: MASTER_ADDR='10.0.0.300' is not an IPv4 address"},
     {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=tcp://10.3.0.7:29500",
      "1: MASTER_PORT='tcp://10.3.0.7:29500' is not a port; Kubernetes sets it so"},
@@ -291,6 +296,17 @@ constexpr environment_row bad_environments[] = {
      "1: WORLD_SIZE=4 and SLURM_NTASKS=2 (slurm) differ"},
     {"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] RANK=0",
      "1: RANK=0 and SLURM_PROCID=1 (slurm) differ"},
+    // counts that cannot all be true
+    {"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] SLURM_STEP_TASKS_PER_NODE=4(x2)",
+     "1: SLURM_STEP_NUM_TASKS=4 and SLURM_STEP_TASKS_PER_NODE cannot both be true: that has 8 tasks"},
+    {"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] SLURM_STEP_NUM_NODES=3",
+     "1: SLURM_STEP_NUM_NODES=3 and SLURM_STEP_NODELIST cannot both be true: that has 2 nodes"},
+    {"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] SLURM_STEP_NUM_NODES=2 SLURM_NODEID=2",
+     "1: SLURM_NODEID=2 and SLURM_STEP_NUM_NODES=2 cannot both be true: nodes count from 0"},
+    {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=8 MASTER_ADDR=h MASTER_PORT=1",
+     "1: OMPI_COMM_WORLD_LOCAL_SIZE=8 and OMPI_COMM_WORLD_SIZE=4 cannot both be true: more ranks on this node than there are"},
+    {"PMI_RANK=1 PMI_SIZE=4 MPI_LOCALRANKID=2 MPI_LOCALNRANKS=2 MASTER_ADDR=h MASTER_PORT=1",
+     "1: MPI_LOCALRANKID=2 and MPI_LOCALNRANKS=2 cannot both be true"},
     // one has started the other
     {"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=1 SLURM_STEP_NODELIST=n[1-2] OMPI_COMM_WORLD_RANK=5 "
      "OMPI_COMM_WORLD_SIZE=8",
@@ -337,6 +353,20 @@ TEST_CASE("what the launcher's variables do not say, or say twice, is asked for"
     const launch_environment e = launch_environment::detect(vars(r.variables));
     check_text(found(e), r.found, false);
     CHECK(found(e).starts_with(std::string_view(r.found).substr(0, 3)));
+  }
+}
+
+TEST_CASE("variables that are there and say nothing are named") {
+  constexpr environment_row rows[] = {
+      {"SLURM_PROCID=0", "PET_NODE_RANK is set, and SLURM_PROCID=0 is there without an srun step or a number of tasks above 1 (SLURM_STEP_ID, "
+                         "SLURM_NTASKS); WORLD_SIZE"},
+      {"SLURM_PROCID=x", "is set, and SLURM_PROCID='x' is not a whole number, is there without an srun step"},
+      {"JOB_COMPLETION_INDEX= MASTER_ADDR=h MASTER_PORT=1", "PALS_RANKID, PET_NODE_RANK is set, and JOB_COMPLETION_INDEX is empty; WORLD_SIZE"},
+      {"RANK= PMI_RANK=", "PET_NODE_RANK is set, and RANK is empty, and PMI_RANK is empty; WORLD_SIZE"},
+  };
+  for (environment_row const& r : rows) {
+    CAPTURE(r.variables);
+    check_text(found(launch_environment::detect(vars(r.variables))), r.found, false);
   }
 }
 
@@ -434,7 +464,7 @@ std::string planned(std::string_view url, rendezvous_arguments const& arguments,
   const auto plan = rc::try_plan_rendezvous(url, arguments, v);
   if (!plan) return plan.error().message();
   std::string out = plan->scheme + " " + std::to_string(*plan->rank) + "/" + std::to_string(*plan->world_size) + " ";
-  out += plan->scheme == "file" ? plan->path : plan->host ? rc::host_port(*plan->host, *plan->port) : plan->url.authority();
+  out += plan->scheme == "file" ? plan->path : plan->host ? rc::host_port(*plan->host, plan->port.value_or(0)) : plan->url.authority();
   return out + (plan->serves ? " serves" : "");
 }
 
@@ -454,6 +484,15 @@ constexpr plan_row plans[] = {
     {"auto://?from=pmi", "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 PMI_RANK=5 PMI_SIZE=8 MASTER_ADDR=h MASTER_PORT=1", "tcp 5/8 h:1"},
     {"file:///x?rank=0&world_size=2", "MASTER_PORT=z", "file 0/2 /x"},
     {"file:///x", "RANK=1 WORLD_SIZE=2", "file 1/2 /x"},
+    {"unix:///run/store?rank=0&world_size=2", "MASTER_ADDR=h MASTER_PORT=z", "tcp 0/2 unix:/run/store serves"},
+    {"unix:///run/store", "RANK=1 WORLD_SIZE=2", "tcp 1/2 unix:/run/store"},
+    {"env://", "RANK=1 WORLD_SIZE=2 MASTER_ADDR=unix:/run/store", "tcp 1/2 unix:/run/store"},
+    {"env://", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=unix:/run/store MASTER_PORT=0", "tcp 0/2 unix:/run/store serves"},
+    {"unix:///run/store", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=unix:/run/store TORCHELASTIC_USE_AGENT_STORE=True", "tcp 0/2 unix:/run/store"},
+    {"env://:7?bind=*", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=unix:/run/store",
+     "2 problems with env://:7?bind=*: unix:/run/store (MASTER_ADDR) is a unix socket, and port 7 is given; unix:/run/store (MASTER_ADDR) is "
+     "a unix socket, which is listened at where it is: no bind"},
+    {"env://", "RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR=unix:/run/store", "is reached on its own host only, and ranks live on several nodes"},
     // The launcher serves, or says so of another address (field log F29).
     {"env://", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 TORCHELASTIC_USE_AGENT_STORE=True", "tcp 0/2 h:1"},
     {"env://", "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 TORCHELASTIC_USE_AGENT_STORE=False", "tcp 0/2 h:1 serves"},
@@ -480,6 +519,11 @@ constexpr plan_row plans[] = {
     {"tcp://h:0?rank=1&world_size=1", "", ": rank 1 (?rank of the URL) is not below world_size 1 (?world_size of the URL)"},
     {"tcp://h:1?rank=0&world_size=2&use_libuv=", "", ": ?use_libuv is empty"},
     {"env://", "RANK=0 WORLD_SIZE=2 USE_LIBUV=maybe TORCHELASTIC_USE_AGENT_STORE=perhaps", "4 problems with env://: MASTER_ADDR is not set"},
+    {"env://",
+     "RANK=a WORLD_SIZE=b MASTER_ADDR=/ MASTER_PORT=c LOCAL_RANK=d LOCAL_WORLD_SIZE=e GROUP_RANK=f TORCHELASTIC_RESTART_COUNT=g "
+     "TORCHELASTIC_USE_AGENT_STORE=h ROLLCALL_LISTEN_FD=i USE_LIBUV=j",
+     "11 problems with env://: RANK='a' is not a whole number"},
+    {"tcp://h:1?rank=1&world_size=2", "LOCAL_RANK=d", "tcp 1/2 h:1"},  // this place is not the environment's
     {"tcp://h:1?rank=0&world_size=2", "USE_LIBUV=maybe", ": USE_LIBUV in the environment is 'maybe'; it takes 1, 0, true, false, yes, no, on or off"},
     {"tcp://h:1", "", "2 problems with tcp://h:1: there is no rank: no ?rank= in the URL, and RANK is not set; there is no world_size"},
     {"tcp://h:1", "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0", "RANK is not set, and SLURM_PROCID=1 (slurm) is read by auto:// only"},
@@ -537,8 +581,7 @@ TEST_CASE("what the caller gives is judged like the rest, before anything happen
              false);
   check_text(planned("tcp://h:1?rank=1&world_size=2", rendezvous_arguments().listen_fd(5), {}),
              "a descriptor to listen on (5) is given, but this process does not serve: client of rank 0", false);
-  check_text(planned("tcp://h:1?rank=0&world_size=2", rendezvous_arguments().run_id("x"), {}),
-             "a run_id is given, which only file:// and ports that get published take", false);
+  check_text(planned("tcp://h:1?rank=0&world_size=2", rendezvous_arguments().run_id("a/b"), {}), "run_id='a/b' cannot be the name of a file", false);
   check_text(planned("tcp://h:1?rank=0&world_size=2", rendezvous_arguments().bind("a b").generation("/").attempt(-1), {}), "3 problems",
              false);
   CHECK_THROWS_AS(static_cast<void>(rc::plan_rendezvous("x", {}, {})), rc::error);
@@ -556,6 +599,37 @@ TEST_CASE("a launcher's descriptor and store are for its own address") {
   agent.set("TORCHELASTIC_USE_AGENT_STORE", "True");
   CHECK(rc::plan_rendezvous("env://", {}, agent).role == "client of the launcher's store (TORCHELASTIC_USE_AGENT_STORE)");
   check_text(rc::plan_rendezvous("tcp://h:2", {}, agent).role, "server, as rank 0; the launcher's store", false);
+}
+
+TEST_CASE("the run of a server is the caller's, the URL's, or that of the launcher that numbers the ranks") {
+  const auto run = [](char const* url, char const* list) {
+    return rc::plan_rendezvous(url, {}, vars(std::string("MASTER_ADDR=h MASTER_PORT=1 ") + list)).run_id.value_or("-");
+  };
+  CHECK(run("tcp://h:1?run_id=u&rank=0&world_size=2", "TORCHELASTIC_RUN_ID=t") == "u");
+  CHECK(run("env://", "RANK=0 WORLD_SIZE=2 TORCHELASTIC_RUN_ID=t") == "t");
+  CHECK(run("tcp://h:1", "RANK=0 WORLD_SIZE=2 TORCHELASTIC_RUN_ID=t") == "t");
+  // Ranks of several launchers' jobs may meet in a job of their own.
+  CHECK(run("tcp://h:1?rank=0&world_size=2", "RANK=0 WORLD_SIZE=2 TORCHELASTIC_RUN_ID=t") == "-");
+  CHECK(run("env://", "RANK=0 WORLD_SIZE=2 TORCHELASTIC_RUN_ID=none") == "-");
+  CHECK(run("env://", "RANK=0 WORLD_SIZE=2 TORCHELASTIC_RUN_ID=a/b") == "-");
+  // A step for each rank is a usual script; only Slurm's own numbers go with its steps.
+  CHECK(run("env://", "RANK=0 WORLD_SIZE=2 SLURM_JOB_ID=4 SLURM_STEP_ID=1") == "-");
+  CHECK(run("auto://", "SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_JOB_ID=4 SLURM_STEP_ID=1") == "4.1");
+  CHECK(rc::rendezvous_arguments().run_id("a").run_id() == "a");
+}
+
+TEST_CASE("what is wrong with a rank's place on its node warns where nothing else is wrong") {
+  const rc::rendezvous_plan p = rc::plan_rendezvous("env://", {}, vars("RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 LOCAL_RANK= GROUP_RANK=x"));
+  CHECK(p.warnings == std::vector<std::string>{"LOCAL_RANK is empty; it is not used", "GROUP_RANK='x' is not a whole number; it is not used"});
+}
+
+TEST_CASE("a plan names the launcher whose word it takes, and none where it takes none") {
+  const auto source = [](char const* url, char const* list) { return rc::plan_rendezvous(url, {}, vars(list)).source; };
+  CHECK(source("file:///x?rank=0&world_size=2", "") == launcher::none);
+  CHECK(source("file:///x?rank=0&world_size=2", "RANK=1 WORLD_SIZE=2") == launcher::none);
+  CHECK(source("file:///x", "RANK=0 WORLD_SIZE=2") == launcher::torch);
+  CHECK(source("env://?rank=0&world_size=2", "MASTER_ADDR=h MASTER_PORT=1") == launcher::torch);
+  CHECK(rc::plan_rendezvous("file:///x?rank=0&world_size=2", {}, {}).describe().find("launcher") == std::string::npos);
 }
 
 TEST_CASE("the run of a file is the caller's, the URL's, or the launcher's") {

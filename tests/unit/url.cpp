@@ -29,6 +29,8 @@ std::string read(std::string_view text, std::vector<std::string> const& further 
   std::string out = u.scheme();
   if (u.scheme() == "file") {
     out += " " + u.path();
+  } else if (u.scheme() == "unix") {
+    out += " " + text_of(u.host());
   } else if (rc::rendezvous_url::read(text).problems().empty()) {
     out += " " + text_of(u.host()) + " " + text_of(u.port());
   } else {
@@ -78,14 +80,29 @@ constexpr row good[] = {
     {"file:///x?run_id=job%2042", "file /x run_id=job 42"},
     {"file:///dir/", "file /dir/"},
     {"file:///x?world_size=4&rank=1", "file /x world_size=4 rank=1"},
+    {"tcp://h:1?run_id=job%2042", "tcp h 1 run_id=job 42"},
+    {"unix:///run/job/store", "unix unix:/run/job/store"},
+    {"unix:/run/job/store?rank=0&world_size=2", "unix unix:/run/job/store rank=0 world_size=2"},  // as a listener prints it
+    {"UNIX://localhost/run/a%20b?use_libuv=0&run_id=r", "unix unix:/run/a b use_libuv=0 run_id=r"},
 };
 
 /// What is wrong with a URL: how many problems, and what their texts have in them.
 constexpr row bad[] = {
-    {"", "1: it does not begin with tcp://, file://, env:// or auto://"},
+    {"", "1: it does not begin with tcp://, unix://, file://, env:// or auto://"},
+    {"unix://", "1: it has no path: unix:///PATH"},
+    {"unix://run/store", "1: the path is not absolute: 'run' stands where a host does; three slashes begin a path: unix:///run/store"},
+    {"unix:///", "1: '/' is not the absolute path of a unix socket"},
+    {"unix:///run/", "1: '/run/' is not the absolute path of a unix socket"},
+    {"unix:///a34567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789",
+     "has 109 bytes, and the system takes at most 107 for a unix socket"},
+    {"unix:///x?bind=*", "there is no parameter 'bind' for unix://, only rank, world_size, timeout, generation, use_libuv, run_id"},
+    {"unix:///x?port_file=/p", "there is no parameter 'port_file' for unix://"},
+    {"unix:x", "1: it does not begin with"},
+    {"tcp://unix:/run/store", "2: a unix socket has a scheme of its own: unix:///PATH"},
+    {"tcp://unix:%2Frun%2Fstore", "1: a unix socket has a scheme of its own: unix:///PATH"},
     {"node0:29500", "1: it does not begin with"},
     {"://h:1", "1: it does not begin with"},
-    {"tcq://h:1", "1: there is no scheme 'tcq': tcp, file, env, auto"},
+    {"tcq://h:1", "1: there is no scheme 'tcq': tcp, unix, file, env, auto"},
     {"http://h:1?rank=x", "2: there is no scheme 'http'"},
     {"tcp://", "1: it has no host and no port: tcp://HOST:PORT"},
     {"tcp://h", "1: it has no port"},
@@ -127,8 +144,8 @@ constexpr row bad[] = {
     {"tcp://h:1?rank=0&rank=1", "1: ?rank is given more than once"},
     {"tcp://h:1?rank=0&ran%6B=0", "1: ?rank is given more than once"},
     {"tcp://h:1?wolrd_size=2",
-     "1: there is no parameter 'wolrd_size' for tcp://, only rank, world_size, timeout, generation, use_libuv, bind, port_file"},
-    {"tcp://h:1?run_id=x", "there is no parameter 'run_id' for tcp://"},
+     "1: there is no parameter 'wolrd_size' for tcp://, only rank, world_size, timeout, generation, use_libuv, bind, port_file, run_id"},
+    {"tcp://h:1?run_id=a/b", "1: ?run_id='a/b' cannot be the name of a file"},
     {"tcp://h:1?from=slurm", "there is no parameter 'from' for tcp://"},
     {"file:///x?bind=*", "there is no parameter 'bind' for file://, only rank, world_size, timeout, generation, run_id"},
     {"tcp://h:1?rank=%zz", "'%zz' is no percent-escape"},
@@ -187,6 +204,7 @@ TEST_CASE("a URL printed is the same URL") {
   CHECK(rendezvous_url::parse("tcp://[fe80::1%lo]:1").to_string() == "tcp://[fe80::1%25lo]:1");
   CHECK(rc::host_port("::1", 29500) == "[::1]:29500");
   CHECK(rc::host_port("node0", 1) == "node0:1");
+  CHECK(rc::host_port("unix:/run/store", 0) == "unix:/run/store");
 }
 
 TEST_CASE("a URL that stands alone is judged whole") {
@@ -223,7 +241,7 @@ TEST_CASE("times have units, switches have words") {
 TEST_CASE("a scheme of the caller's keeps all that its URL says") {
   CHECK(read("etcd://a:1,b:2/dir%20x?rank=1&ttl=5", {"etcd"}) == "etcd a:1,b:2 /dir x rank=1 ttl=5");
   CHECK(read("etcd://a?rank=x", {"etcd"}).starts_with("1: ?rank='x'"));
-  CHECK(read("redis://a", {"etcd"}) == "1: there is no scheme 'redis': tcp, file, env, auto, etcd;");
+  CHECK(read("redis://a", {"etcd"}) == "1: there is no scheme 'redis': tcp, unix, file, env, auto, etcd;");
 }
 
 TEST_CASE("an error about a long or binary URL is short and printable") {
@@ -233,7 +251,7 @@ TEST_CASE("an error about a long or binary URL is short and printable") {
 }
 
 TEST_CASE("no text of a few pieces breaks the parser, and what it takes it prints") {
-  constexpr std::string_view schemes[] = {"tcp://", "file://", "env://", "auto://"};
+  constexpr std::string_view schemes[] = {"tcp://", "unix://", "file://", "env://", "auto://"};
   constexpr std::string_view pieces[] = {"[", "]", "::1", ":", "/", "?", "&", "=", "%", "%2", "%20", "rank", "0", "h", "#", "@", "%00", ""};
   std::size_t taken = 0;
   for (std::string_view s : schemes)

@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -48,6 +49,12 @@ class [[nodiscard]] address_race final : private waiter, private timer_node {
   }
   [[nodiscard]] socket_address const& winner() const noexcept { return winner_->to; }
   [[nodiscard]] net::stream_ptr take(net::socket_options const& o) noexcept { return winner_->connection.take(o); }
+  /// The errno of the first address that was tried.
+  [[nodiscard]] int first_error() const noexcept {
+    for (auto const& a : attempts_)
+      if (a->status < 0) return -a->status;
+    return 0;
+  }
   /// "10.0.0.7:29500: ECONNREFUSED (Connection refused), …": each address that was tried, bounded.
   [[nodiscard]] std::string errors() const {
     std::string text;
@@ -140,6 +147,7 @@ class connect_failure {
  public:
   connect_failure() noexcept = default;
   errc code = errc::refused;
+  int system_error = 0;  // ETIMEDOUT: nobody has answered
   std::string text;
   bool final_answer = false;
 };
@@ -164,11 +172,13 @@ inline task<client_ptr> connect_once(loop_core* core, std::string host, int port
     if (addresses.empty()) co_return client_ptr();
   }
   why->code = errc::refused;
+  why->system_error = ETIMEDOUT;
   address_race race(*core, addresses);
   why->text = "no answer yet from " + addresses.front().to_string();
   if (addresses.size() > 1) why->text += " and " + std::to_string(addresses.size() - 1) + " more";
   const bool connected = co_await race;
   if (!connected) {
+    why->system_error = race.first_error();
     why->text = race.errors();
     co_return client_ptr();
   }
@@ -181,6 +191,7 @@ inline task<client_ptr> connect_once(loop_core* core, std::string host, int port
   if (client->ready()) co_return client;
   failure const& f = *client->why_closed();
   why->code = f.code() == errc::disconnected ? errc::refused : f.code();
+  why->system_error = 0;
   why->text = to.to_string() + ": " + (f.code() == errc::disconnected ? "closed the connection in the handshake: " : "") + f.detail();
   why->final_answer = f.code() == errc::protocol;
   co_return client_ptr();
@@ -222,9 +233,10 @@ inline task<client_ptr> connect_client(loop_core* core, std::string host, int po
   const time_point begun = core->now();
   const time_point until = limit.from(begun);
   const std::string endpoint = endpoint_text(host, port);
+  connect_failure why;
   const auto give_up = [&](errc code, std::string text) {
     failure f(code, "connect", std::move(text));
-    f.with_peer(endpoint);
+    f.with_system_error(why.system_error).with_peer(endpoint);
     return error(f.with_times(core->now() - begun, limit.length(begun)));
   };
   if (const std::string_view path = unix_path_in(host); !path.empty()) {
@@ -240,7 +252,6 @@ inline task<client_ptr> connect_client(loop_core* core, std::string host, int po
   }
   back_off pauses;
   descriptor_watch descriptors;
-  connect_failure why;
   bool with_ping = true;
   bool last_round = false;
   const connect_reporter reporter(*core, endpoint, until, why);

@@ -228,6 +228,12 @@ class store_operations {
     wire::encode_append(op.request_, {}, wire_key, value);
     return op;
   }
+  [[nodiscard]] operation<std::string> compare_set_raw(std::string_view wire_key, std::string_view expected, std::string_view desired,
+                                                       deadline limit) const {
+    auto op = make<std::string>(detail::op_kind::compare_set, limit);
+    wire::encode_compare_set(op.request_, {}, wire_key, expected, desired);
+    return op;
+  }
   [[nodiscard]] operation<std::string> fetch_raw(std::string_view wire_key, deadline limit) const {
     auto op = make<std::string>(detail::op_kind::fetch, limit);
     wire::encode_get(op.request_, {}, wire_key);

@@ -92,6 +92,8 @@ class failure {
   failure& with_effect(effect e) noexcept { return effect_ = e, *this; }
   failure& with_detail(std::string d) noexcept { return detail_ = std::move(d), *this; }
   failure& with_peer(std::string_view peer) { return peer_ = peer, *this; }
+  /// The errno of the system call that failed; ETIMEDOUT where nobody answered.
+  failure& with_system_error(int e) noexcept { return system_error_ = e, *this; }
   failure& with_times(duration elapsed, duration limit) noexcept { return elapsed_ = elapsed, limit_ = limit, *this; }
   /// Keys as the user wrote them; at most `max_keys_kept` are kept, all are counted.
   failure& with_key(std::string_view key) {
@@ -107,6 +109,8 @@ class failure {
   [[nodiscard]] std::size_t key_count() const noexcept { return key_count_; }
   [[nodiscard]] std::string const& peer() const noexcept { return peer_; }
   [[nodiscard]] std::string const& detail() const noexcept { return detail_; }
+  /// The errno that is the cause, for programs that decide by it; 0 where there is none, or where it is not known. The text names it.
+  [[nodiscard]] int system_error() const noexcept { return system_error_; }
   /// Time from the await to the failure; negative where it was not measured.
   [[nodiscard]] duration elapsed() const noexcept { return elapsed_; }
   /// The operation's limit; negative where it had none, duration::max() for deadline::never().
@@ -116,6 +120,7 @@ class failure {
  private:
   errc code_;
   rollcall::effect effect_ = rollcall::effect::none;
+  int system_error_ = 0;
   std::string operation_;
   std::vector<std::string> keys_;
   std::size_t key_count_ = 0;

@@ -75,8 +75,8 @@ inline rendezvous_url rendezvous_url::read(std::string_view text, std::vector<st
   if (u.is_network()) {
     u.read_address(u.authority_);
     if (!path.empty() && path != "/") u.wrong("it has a path, " + detail::in_quotes(path) + ", which means nothing for " + u.scheme_ + "://");
-  } else if (u.scheme_ == "file") {
-    u.read_file(u.authority_, path);
+  } else if (u.is_path()) {
+    u.read_path(u.authority_, path);
   } else {
     u.path_ = u.decoded(path);
   }
@@ -120,19 +120,21 @@ inline std::string rendezvous_url::decoded(std::string_view text) {
 }
 
 inline bool rendezvous_url::read_scheme(std::string_view& rest, std::vector<std::string> const& further) {
-  const std::size_t end = rest.find("://");
+  std::size_t end = rest.find("://");
+  const bool is_printed = rest.starts_with("unix:/") && !rest.starts_with("unix://");  // as a listener prints its address
+  if (is_printed) end = 4;
   if (end == rest.npos || end == 0 || rest.find_first_of("/?") < end) {
     if (rest.starts_with("file:/")) {
       wrong("three slashes begin a path: file:///" + std::string(rest.substr(6)));
     } else {
-      wrong("it does not begin with tcp://, file://, env:// or auto://");
+      wrong("it does not begin with tcp://, unix://, file://, env:// or auto://");
     }
     return false;
   }
   scheme_ = detail::lower(rest.substr(0, end));
-  rest.remove_prefix(end + 3);
+  rest.remove_prefix(end + (is_printed ? 1 : 3));
   if (is_ours() || std::find(further.begin(), further.end(), scheme_) != further.end()) return true;
-  std::string text = "there is no scheme " + detail::in_quotes(scheme_) + ": tcp, file, env, auto";
+  std::string text = "there is no scheme " + detail::in_quotes(scheme_) + ": tcp, unix, file, env, auto";
   for (std::string const& other : further) text += ", " + other;
   wrong(std::move(text));
   return true;  // what it says beside that is read, so that it is not missed
@@ -144,6 +146,7 @@ inline void rendezvous_url::read_address(std::string_view authority) {
     return;
   }
   if (authority.find('@') != authority.npos) return wrong("it has a user's name (@), which nobody asks for");
+  if (authority.starts_with("unix:")) return wrong("a unix socket has a scheme of its own: unix:///PATH");
   if (authority.front() == '[') return read_brackets(authority);
   const std::size_t colon = authority.rfind(':');
   if (colon != authority.find(':')) {
@@ -199,14 +202,21 @@ inline void rendezvous_url::read_port(std::string_view text) {
   port_ = sourced<std::int64_t>(*port_, "the URL");
 }
 
-inline void rendezvous_url::read_file(std::string_view authority, std::string_view path) {
+inline void rendezvous_url::read_path(std::string_view authority, std::string_view path) {
   if (!authority.empty() && detail::lower(authority) != "localhost") {
-    wrong("the path is not absolute: " + detail::in_quotes(authority) + " stands where a host does; three slashes begin a path: file:///" +
-          std::string(authority) + std::string(path));
+    wrong("the path is not absolute: " + detail::in_quotes(authority) + " stands where a host does; three slashes begin a path: " + scheme_ +
+          ":///" + std::string(authority) + std::string(path));
     return;
   }
   path_ = decoded(path);
-  if (path_.empty()) wrong("it has no path: file:///PATH");
+  if (path_.empty()) return wrong("it has no path: " + scheme_ + ":///PATH");
+  if (scheme_ == "file") return;
+  if (const std::string problem = detail::unix_path_problem(path_); !problem.empty()) {
+    host_ = sourced<std::string>::wrong(detail::in_quotes(path_) + " " + problem);
+    wrong(host_.problem());
+  } else {
+    host_ = sourced<std::string>("unix:" + path_, "the URL");
+  }
 }
 
 inline void rendezvous_url::read_query(std::string_view query) {
@@ -266,7 +276,7 @@ inline std::string rendezvous_url::to_string() const {
     out += host;
     if (port_) out += ":" + std::to_string(*port_);
   } else {
-    out += (scheme_ == "file" ? std::string() : authority_) + detail::percent_encoded(path_, detail::path_characters);
+    out += (is_path() ? std::string() : authority_) + detail::percent_encoded(path_, detail::path_characters);
   }
   char separator = '?';
   for (auto const& [name, value] : parameters_) {

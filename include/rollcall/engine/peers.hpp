@@ -97,6 +97,18 @@ class peers {
     sweep();
   }
 
+  /// Stores a value of this process's own, without a connection. In the server's thread, between two requests or before the first.
+  void put(std::string_view key, std::string_view value) {
+    client self(store_);
+    wire::request r;
+    r.op = wire::opcode::set;
+    r.key = key;
+    r.value = value;
+    batch_.clear();
+    static_cast<void>(store_.apply(self, r, batch_));
+    deliver_wakes();
+  }
+
   [[nodiscard]] engine::store const& store() const noexcept { return store_; }
   [[nodiscard]] std::size_t connections() const noexcept { return connections_; }
   [[nodiscard]] serve_options const& options() const noexcept { return options_; }

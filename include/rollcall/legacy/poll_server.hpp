@@ -115,6 +115,7 @@ class poll_server final : private engine::peers {
 
   [[nodiscard]] socket_address const& address() const noexcept { return address_; }
   using engine::peers::back_end;
+  using engine::peers::put;  // before run()
   /// Any thread: run() drains and returns.
   void stop() noexcept {
     stop_ = std::max(stop_.load(), stopping::draining);

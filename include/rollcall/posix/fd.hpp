@@ -2,7 +2,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstddef>
 #include <utility>
 
 #include "../version.hpp"
@@ -40,10 +42,14 @@ class unique_fd {
 
 /// Opens /dev/null on those of the descriptors 0, 1 and 2 that are closed. Otherwise the next socket gets the number: what is written to
 /// standard output or error goes there, and libuv aborts when it closes it. For the first line of main() in a program that may be
-/// started without them; a library must not.
-inline void fill_standard_descriptors() noexcept {
-  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
-    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF) static_cast<void>(::open("/dev/null", O_RDWR));
+/// started without them; a library must not. Gives which of them were open: nobody sees what is written to the others.
+inline std::array<bool, 3> fill_standard_descriptors() noexcept {
+  std::array<bool, 3> open{};
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    open[static_cast<std::size_t>(fd)] = ::fcntl(fd, F_GETFD) >= 0 || errno != EBADF;
+    if (!open[static_cast<std::size_t>(fd)]) static_cast<void>(::open("/dev/null", O_RDWR));
+  }
+  return open;
 }
 
 }  // namespace v0

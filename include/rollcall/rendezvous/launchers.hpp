@@ -92,6 +92,7 @@ class launcher_reader {
   [[nodiscard]] number pod_rank() const;
   void finish(launcher_view& v) const;
   void compare_with_lone(launcher_view& v) const;
+  [[nodiscard]] std::string contradiction(launcher_view const& v) const;
 
   [[nodiscard]] number optional(std::string_view name, std::int64_t low = 0) const {
     return all_.find(name) ? all_.number(name, low, most_ranks) : number();
@@ -248,9 +249,19 @@ inline launcher_view launcher_reader::kubernetes_ranks() const {
 
 inline launcher_view launcher_reader::nobody() const {
   launcher_view v;
-  std::string names = "RANK and WORLD_SIZE, SLURM_PROCID";
-  for (rank_variables const& each : rank_variable_table) names += ", " + std::string(each.rank);
-  v.rank = number::missing("no launcher has left its variables: none of " + names + ", JOB_COMPLETION_INDEX, PET_NODE_RANK is set");
+  std::vector<std::string_view> names{"RANK", "WORLD_SIZE", "SLURM_PROCID"};
+  for (rank_variables const& each : rank_variable_table) names.push_back(each.rank);
+  for (char const* each : {"JOB_COMPLETION_INDEX", "PET_NODE_RANK"}) names.emplace_back(each);
+  std::string unset, odd;
+  for (std::string_view each : names) {
+    if (!all_.find(each)) unset += (unset.empty() ? "" : ", ") + std::string(each);
+    if (all_.find(each) && !all_.has(each)) odd += ", and " + std::string(each) + " is empty";
+  }
+  if (all_.has("SLURM_PROCID")) {
+    const number task = slurm_reader(all_).rank();
+    odd += ", and " + shown(task) + (task ? "" : ",") + " is there without an srun step or a number of tasks above 1 (SLURM_STEP_ID, SLURM_NTASKS)";
+  }
+  v.rank = number::missing("no launcher has left its variables: none of " + unset + " is set" + odd);
   v.world_size = number::missing("WORLD_SIZE is not set");
   return v;
 }
@@ -275,6 +286,25 @@ inline void launcher_reader::compare_with_lone(launcher_view& v) const {
                              ": unset it, or set both RANK and WORLD_SIZE");
     }
   }
+}
+
+/// Counts of one launcher that cannot all be true: "" where they can.
+inline std::string launcher_reader::contradiction(launcher_view const& v) const {
+  // Slurm counts the tasks of the job and those of the step, which may be fewer.
+  const auto counts_step = [](number const& n) {
+    const std::string from = n.origin();
+    return from.starts_with("SLURM_STEP_") || from == "SLURM_LOCALID" || from == "SLURM_NODEID";
+  };
+  const auto past = [&](number const& a, number const& b, bool may_be_equal) {
+    return a && b && counts_step(a) == counts_step(b) && (may_be_equal ? *a > *b : *a >= *b);
+  };
+  const auto both = [](number const& a, number const& b, char const* why) { return shown(a) + " and " + shown(b) + " cannot both be true: " + why; };
+  if (past(v.local_world_size, v.world_size, true)) return both(v.local_world_size, v.world_size, "more ranks on this node than there are");
+  if (past(v.local_rank, v.local_world_size, false))
+    return both(v.local_rank, v.local_world_size, "ranks of a node count from 0");
+  if (past(v.node, v.nodes, false)) return both(v.node, v.nodes, "nodes count from 0");
+  if (past(v.nodes, v.world_size, true)) return both(v.nodes, v.world_size, "more nodes than ranks");
+  return v.source == launcher::slurm ? slurm_reader(all_).contradiction() : std::string();
 }
 
 inline launcher_view launcher_reader::detect(std::optional<launcher> from) const {
@@ -305,7 +335,10 @@ inline launcher_view launcher_reader::detect(std::optional<launcher> from) const
       v = nobody();
     }
   }
-  if (v.source != launcher::torch && v.source != launcher::none && !has_torch()) compare_with_lone(v);
+  if (v.source != launcher::torch && v.source != launcher::none) {
+    if (const std::string why = contradiction(v); !why.empty()) distrust(v, why);
+    if (!has_torch()) compare_with_lone(v);
+  }
   finish(v);
   return v;
 }

@@ -18,9 +18,9 @@ inline namespace v0 {
 class store_location {
  public:
   store_location() = default;
-  std::string scheme;          ///< "tcp" (also for env:// and auto://) or "file"
-  sourced<std::string> host;   ///< tcp: always there, without brackets
-  sourced<std::int64_t> port;  ///< tcp: always there; 0 only with a port_file
+  std::string scheme;          ///< "tcp" (also for unix://, env:// and auto://) or "file"
+  sourced<std::string> host;   ///< tcp: always there, without brackets; "unix:PATH" for a unix socket
+  sourced<std::int64_t> port;  ///< tcp: there unless the host is a unix socket; 0 only with a port_file
   std::string path;            ///< file
   sourced<std::string> generation, run_id, port_file;
   sourced<duration> timeout;
@@ -55,7 +55,9 @@ static_assert(await_safe<store_location>);
     at.port = from_environment ? detail::first_there(url.port(), environment.port()) : url.port();
     // What is wrong in the URL is among its problems already.
     if (from_environment && !at.host && !url.host().is_wrong()) detail::add_once(problems, at.host.problem());
-    if (from_environment && !at.port && !url.port().is_wrong()) detail::add_once(problems, at.port.problem());
+    if (at.host && detail::is_unix_host(*at.host)) at.port = sourced<std::int64_t>();
+    if (from_environment && !at.port && !url.port().is_wrong() && !(at.host && detail::is_unix_host(*at.host)))
+      detail::add_once(problems, at.port.problem());
     if (at.port && *at.port == 0 && !at.port_file)
       problems.push_back("port 0 (" + at.port.origin() + ") says nothing of where the store is: name the port that was chosen");
   }

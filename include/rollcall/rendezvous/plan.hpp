@@ -9,57 +9,11 @@
 #include "../core/result.hpp"
 #include "../environment.hpp"
 #include "../url.hpp"
+#include "arguments.hpp"
 #include "values.hpp"
 
 namespace rollcall {
 inline namespace v0 {
-
-/// What the caller of a rendezvous says beside the URL; it beats the URL. Chain the setters.
-class rendezvous_arguments {
- public:
-  rendezvous_arguments() = default;
-
-  /// 0..world_size-1
-  rendezvous_arguments& rank(std::optional<std::int64_t> r) noexcept { return rank_ = r, *this; }
-  /// 1..2147483647
-  rendezvous_arguments& world_size(std::optional<std::int64_t> n) noexcept { return world_size_ = n, *this; }
-  /// Above 0.
-  rendezvous_arguments& timeout(std::optional<duration> d) noexcept { return timeout_ = d, *this; }
-  /// How often the job was restarted, ≥ 0.
-  rendezvous_arguments& attempt(std::optional<std::int64_t> n) noexcept { return attempt_ = n, *this; }
-  rendezvous_arguments& use_libuv(std::optional<bool> on) noexcept { return use_libuv_ = on, *this; }
-  /// What rank 0 listens on, * for all interfaces.
-  rendezvous_arguments& bind(std::optional<std::string> host) { return bind_ = std::move(host), *this; }
-  /// A listening socket for rank 0; an error where this process does not serve.
-  rendezvous_arguments& listen_fd(std::optional<std::int64_t> fd) noexcept { return listen_fd_ = fd, *this; }
-  rendezvous_arguments& generation(std::optional<std::string> name) { return generation_ = std::move(name), *this; }
-  rendezvous_arguments& run_id(std::optional<std::string> id) { return run_id_ = std::move(id), *this; }
-  /// That the port which the system chooses gets known to the other ranks: only then may several have port 0. Default false.
-  rendezvous_arguments& publishes_port(bool on) noexcept { return publishes_port_ = on, *this; }
-  /// Schemes beside tcp, file, env and auto, in lower case.
-  rendezvous_arguments& schemes(std::vector<std::string> names) { return schemes_ = std::move(names), *this; }
-
-  [[nodiscard]] std::optional<std::int64_t> rank() const noexcept { return rank_; }
-  [[nodiscard]] std::optional<std::int64_t> world_size() const noexcept { return world_size_; }
-  [[nodiscard]] std::optional<duration> timeout() const noexcept { return timeout_; }
-  [[nodiscard]] std::optional<std::int64_t> attempt() const noexcept { return attempt_; }
-  [[nodiscard]] std::optional<bool> use_libuv() const noexcept { return use_libuv_; }
-  [[nodiscard]] std::optional<std::string> const& bind() const noexcept { return bind_; }
-  [[nodiscard]] std::optional<std::int64_t> listen_fd() const noexcept { return listen_fd_; }
-  [[nodiscard]] std::optional<std::string> const& generation() const noexcept { return generation_; }
-  [[nodiscard]] std::optional<std::string> const& run_id() const noexcept { return run_id_; }
-  [[nodiscard]] bool publishes_port() const noexcept { return publishes_port_; }
-  [[nodiscard]] std::vector<std::string> const& schemes() const noexcept { return schemes_; }
-
- private:
-  std::optional<std::int64_t> rank_, world_size_, attempt_, listen_fd_;
-  std::optional<duration> timeout_;
-  std::optional<bool> use_libuv_;
-  std::optional<std::string> bind_, generation_, run_id_;
-  std::vector<std::string> schemes_;
-  bool publishes_port_ = false;
-};
-static_assert(await_safe<rendezvous_arguments>);
 
 /// What a rendezvous will do, and where each value came from. Nothing in it is wrong; what is not there takes its default.
 class rendezvous_plan {
@@ -67,12 +21,12 @@ class rendezvous_plan {
   rendezvous_plan() = default;
 
   rendezvous_url url;
-  /// "tcp" (also for env:// and auto://), "file", or a scheme of the caller's.
+  /// "tcp" (also for unix://, env:// and auto://), "file", or a scheme of the caller's.
   std::string scheme;
-  launcher source = launcher::none;
+  launcher source = launcher::none;  ///< whose word something of the plan is
   sourced<std::int64_t> rank, world_size;  ///< always there; rank < world_size
-  sourced<std::string> host;               ///< tcp: always there, without brackets
-  sourced<std::int64_t> port;              ///< tcp: always there; 0 only where that can work
+  sourced<std::string> host;               ///< tcp: always there, without brackets; "unix:PATH" for a unix socket
+  sourced<std::int64_t> port;              ///< tcp: there unless the host is a unix socket; 0 only where that can work
   std::string path;                        ///< file
   bool serves = false;                     ///< this process is the server
   bool launcher_serves = false;            ///< the launcher is, and no rank
@@ -82,11 +36,12 @@ class rendezvous_plan {
   sourced<std::int64_t> listen_fd;         ///< only where it serves
   sourced<duration> timeout;
   sourced<std::string> port_file;           ///< only with port 0
-  sourced<std::string> generation, run_id;  ///< run_id: file, and with a port that gets published
+  sourced<std::string> generation, run_id;
   sourced<std::int64_t> attempt;
   sourced<std::int64_t> local_rank, local_world_size, node, nodes;  ///< only where the rank is the launcher's
   std::vector<std::string> warnings;
 
+  [[nodiscard]] bool is_unix() const { return host && detail::is_unix_host(*host); }
   /// Whether ranks live on several nodes; nothing where that is not known.
   [[nodiscard]] std::optional<bool> spans_nodes() const {
     if (nodes) return *nodes > 1;
@@ -109,7 +64,7 @@ class planner {
     plan_.url = rendezvous_url::read(text_, arguments_.schemes());
     problems_ = plan_.url.problems();
     std::string const& scheme = plan_.url.scheme();
-    is_tcp_ = scheme == "tcp" || scheme == "env" || scheme == "auto";
+    is_tcp_ = scheme == "tcp" || scheme == "unix" || scheme == "env" || scheme == "auto";
     plan_.scheme = is_tcp_ ? "tcp" : scheme;
     environment_ = scheme == "auto" ? launch_environment::detect(variables_, from()) : launch_environment::torch(variables_);
     // Where the URL cannot be read, what it does not say is no news.
@@ -120,6 +75,7 @@ class planner {
     }
     decide_rest();
     look_for_loopback();
+    look_beside();
     if (problems_.empty()) return std::move(plan_);
     return all_problems("rendezvous", text_, problems_, found());
   }
@@ -168,9 +124,13 @@ class planner {
 
   void decide_ranks();
   void decide_address();
+  void decide_socket();
   void decide_role();
   void decide_rest();
   void look_for_loopback();
+  void look_beside();
+  /// Whether the rank is the environment's word, so that what it says of this rank's place holds.
+  [[nodiscard]] bool is_at_its_place() const { return plan_.rank.origin() == environment_.rank().origin(); }
   [[nodiscard]] std::string found() const;
   [[nodiscard]] bool is_at_launchers() const;
   /// What a scheduler says that this scheme does not read.
@@ -192,14 +152,13 @@ class planner {
 };
 
 inline void planner::decide_ranks() {
-  plan_.source = environment_.source();
   plan_.rank = choose(given("rank", arguments_.rank(), 0, most_ranks - 1), plan_.url.rank(), environment_.rank());
   plan_.world_size = choose(given("world_size", arguments_.world_size(), 1, most_ranks), plan_.url.world_size(), environment_.world_size());
   for (auto const& [name, value] : {std::pair("rank", plan_.rank), std::pair("world_size", plan_.world_size)})
     if (!value && !value.is_wrong())
       wrong("there is no " + std::string(name) + ": no ?" + name + "= in the URL, and " + value.problem() + overlooked());
   if (plan_.rank && plan_.world_size && *plan_.rank >= *plan_.world_size) wrong(rank_past_world(plan_.rank, plan_.world_size));
-  if (plan_.rank.origin() != environment_.rank().origin()) return;
+  if (!is_at_its_place()) return;
   plan_.local_rank = environment_.local_rank();
   plan_.local_world_size = environment_.local_world_size();
   plan_.node = environment_.node();
@@ -208,8 +167,9 @@ inline void planner::decide_ranks() {
 }
 
 inline void planner::decide_address() {
-  const bool from_environment = plan_.url.scheme() != "tcp";
+  const bool from_environment = plan_.url.scheme() == "env" || plan_.url.scheme() == "auto";
   plan_.host = choose({}, plan_.url.host(), from_environment ? environment_.host() : sourced<std::string>());
+  if (plan_.is_unix()) return decide_socket();
   plan_.port = choose({}, plan_.url.port(), from_environment ? environment_.port() : number());
   if (from_environment) {
     if (!plan_.host && !plan_.host.is_wrong()) wrong(plan_.host.problem());
@@ -225,12 +185,23 @@ inline void planner::decide_address() {
           " other rank" + (*plan_.world_size > 2 ? "s" : "") + " would learn: name a port, or give ?port_file=/PATH on a file system that all of them have");
 }
 
+/// A unix socket has a path, and nothing that belongs to a port.
+inline void planner::decide_socket() {
+  const std::string what = *plan_.host + " (" + plan_.host.origin() + ") is a unix socket";
+  if (plan_.url.port()) wrong(what + ", and port " + show(*plan_.url.port()) + " is given");
+  if (plan_.url.port_file()) wrong(what + ", which has no port that ?port_file could tell");
+  if (plan_.url.bind() || arguments_.bind()) wrong(what + ", which is listened at where it is: no bind");
+  if (plan_.spans_nodes().value_or(false)) wrong(what + ", which is reached on its own host only, and ranks live on several nodes");
+}
+
 /// Whether this is the address that the launcher's flags are about, MASTER_ADDR:MASTER_PORT.
 inline bool planner::is_at_launchers() const {
   rendezvous_url const& url = plan_.url;
-  if (url.scheme() != "tcp" && !url.host() && !url.port()) return true;
+  const bool from_environment = url.scheme() == "env" || url.scheme() == "auto";
+  if (from_environment && !url.host() && !url.port()) return true;
   sourced<std::string> const& host = environment_.host();
   sourced<std::int64_t> const& port = environment_.port();
+  if (plan_.is_unix()) return host && *plan_.host == *host;
   return plan_.host && plan_.port && host && port && lower(*plan_.host) == lower(*host) && *plan_.port == *port;
 }
 
@@ -239,10 +210,15 @@ inline void planner::decide_role() {
   if (fd.is_wrong()) wrong(fd.problem());
   const sourced<std::string> bind = given("bind", arguments_.bind(), bind_host);
   if (bind.is_wrong()) wrong(bind.problem());
-  if (!plan_.rank) return;
   const bool at_launchers = is_at_launchers();
   sourced<bool> const& agent = environment_.agent_store();
   if (at_launchers && agent.is_wrong()) wrong(agent.problem());
+  if (!plan_.rank) {
+    // It may be rank 0 that something is wrong with.
+    if (at_launchers && environment_.listen_fd().is_wrong()) wrong(environment_.listen_fd().problem());
+    if (environment_.use_libuv().is_wrong() && !plan_.url.use_libuv()) wrong(environment_.use_libuv().problem());
+    return;
+  }
   const bool launcher_serves = at_launchers && agent.value_or(false);
   plan_.launcher_serves = launcher_serves;
   plan_.serves = *plan_.rank == 0 && !launcher_serves;
@@ -271,12 +247,40 @@ inline void planner::decide_rest() {
   plan_.generation = choose(given("generation", arguments_.generation(), generation_name), plan_.url.generation());
   plan_.attempt = choose(given("attempt", arguments_.attempt(), 0, most_ranks), number(), environment_.attempt());
   const bool names_run = is_file || plan_.port_file || arguments_.publishes_port() || !is_tcp_;
-  if (names_run) plan_.run_id = choose(given("run_id", arguments_.run_id(), run_name), plan_.url.run_id(), environment_.run_id());
-  if (!names_run && arguments_.run_id()) wrong("a run_id is given, which only file:// and ports that get published take");
+  sourced<std::string> launchers = environment_.run_id();
+  if (!names_run) {
+    // A server refuses who is of another run, so nothing may be guessed: the launcher's word counts only where it numbers the ranks, and
+    // Slurm's steps only where they are the job, not each of them a rank that somebody else has numbered. An id that is no file's name
+    // is of no use here.
+    const bool is_theirs = plan_.rank && is_at_its_place() &&
+                           (launchers.origin() == "TORCHELASTIC_RUN_ID" || environment_.source() == launcher::slurm);
+    if (!is_theirs || launchers.is_wrong()) launchers = {};
+  }
+  plan_.run_id = choose(given("run_id", arguments_.run_id(), run_name), plan_.url.run_id(), launchers);
+  const auto is_environments = [&](auto const& value, auto const& theirs) { return value && value.origin() == theirs.origin(); };
+  if (is_environments(plan_.rank, environment_.rank()) || is_environments(plan_.world_size, environment_.world_size()) ||
+      is_environments(plan_.host, environment_.host()) || is_environments(plan_.port, environment_.port()) ||
+      is_environments(plan_.run_id, environment_.run_id()) || is_environments(plan_.attempt, environment_.attempt()))
+    plan_.source = environment_.source();
+}
+
+/// What is wrong with a rank's place on its node is told beside other problems; alone it only warns.
+inline void planner::look_beside() {
+  if (plan_.rank && !is_at_its_place()) return;
+  std::vector<std::string> found;
+  for (number const* each : {&environment_.local_rank(), &environment_.local_world_size(), &environment_.node(), &environment_.nodes()})
+    if (each->is_wrong()) add_once(found, each->problem());
+  for (std::string const& each : found) {
+    if (problems_.empty()) {
+      plan_.warnings.push_back(each + "; it is not used");
+    } else {
+      wrong(each);
+    }
+  }
 }
 
 inline void planner::look_for_loopback() {
-  if (!plan_.host) return;
+  if (!plan_.host || plan_.is_unix()) return;
   const bool loopback = is_loopback_literal(*plan_.host) || lower(*plan_.host) == "localhost";
   const bool wildcard = is_wildcard_literal(*plan_.host);
   // A pod is a host of its own, whatever its launcher says of nodes.

@@ -51,9 +51,12 @@ class port_board {
   [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(write_); }
   [[nodiscard]] task<> write(std::string text, deadline limit) const { return write_(std::move(text), limit); }
   [[nodiscard]] task<std::string> read(deadline limit) const { return read_(limit); }
+  /// For where nothing can be waited for. A file's costs a look at 1 KiB and an unlink, on the calling thread.
   void erase(std::string const& text) const {
     if (erase_) erase_(text);
   }
+  /// The same in the thread pool, where the board is a file.
+  [[nodiscard]] task<> take_down(std::string text) const { return take_down_task(erase_, std::move(text), is_file_); }
 
  private:
   template <class S>
@@ -65,12 +68,23 @@ class port_board {
     std::string text = co_await s.get(key, limit);
     co_return text;
   }
+  static task<> take_down_task(eraser erase, std::string text, bool in_pool) {
+    if (!erase) co_return;
+    if (!in_pool) {
+      erase(text);
+      co_return;
+    }
+    auto take = [erase, text] { erase(text); };
+    auto call = run_blocking(std::move(take));
+    co_await std::move(call);
+  }
   static task<> write_file(std::string path, std::string text, deadline limit);
   static task<std::string> read_file(std::string path, deadline limit);
 
   writer write_;
   reader read_;
   eraser erase_;
+  bool is_file_ = false;
 };
 static_assert(await_safe<port_board>);
 
@@ -139,12 +153,14 @@ inline bool has_directory(std::string const& path) {
 }  // namespace detail
 
 inline port_board port_board::file(std::string path) {
-  return port_board([path](std::string text, deadline limit) { return write_file(path, std::move(text), limit); },
-                    [path](deadline limit) { return read_file(path, limit); },
-                    [path](std::string const& text) {
-                      int e = 0;
-                      if (detail::small_file(path, e) == text) ::unlink(path.c_str());
-                    });
+  port_board b([path](std::string text, deadline limit) { return write_file(path, std::move(text), limit); },
+               [path](deadline limit) { return read_file(path, limit); },
+               [path](std::string const& text) {
+                 int e = 0;
+                 if (detail::small_file(path, e) == text) ::unlink(path.c_str());
+               });
+  b.is_file_ = true;
+  return b;
 }
 
 inline task<> port_board::write_file(std::string path, std::string text, deadline limit) {

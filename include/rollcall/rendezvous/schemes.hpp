@@ -14,7 +14,7 @@
 namespace rollcall {
 inline namespace v0 {
 
-/// Schemes of rendezvous URLs beside tcp, file, env and auto: an object that its user fills and passes on, so that nothing is global.
+/// Schemes of rendezvous URLs beside tcp, unix, file, env and auto: an object that its user fills and passes on, so that nothing is global.
 ///
 ///   rc::rendezvous_schemes mine;
 ///   mine.add("etcd", [](rc::loop& l, rc::rendezvous_plan p, rc::deadline d) { return open_etcd(l, std::move(p), d); });
@@ -28,7 +28,7 @@ class rendezvous_schemes {
   rendezvous_schemes() = default;
 
   /// name      in lower case: a letter, then letters, digits, '+', '-', '.'.
-  /// errors    invalid for another name, for tcp, file, env and auto, for one that is there already, for an empty function.
+  /// errors    invalid for another name, for tcp, unix, file, env and auto, for one that is there already, for an empty function.
   rendezvous_schemes& add(std::string_view name, opener open) {
     const auto refuse = [&](std::string why) {
       throw error(errc::invalid, "add a scheme", detail::in_quotes(name) + " " + std::move(why));
@@ -37,7 +37,7 @@ class rendezvous_schemes {
         name.begin(), name.end(), [](char c) { return (c >= 'a' && c <= 'z') || detail::is_digit(c) || c == '+' || c == '-' || c == '.'; });
     if (name.empty() || !plain || !detail::is_letter(name.front()))
       refuse("is no scheme: a letter comes first, then letters, digits, +, - and ., in lower case");
-    for (char const* own : {"tcp", "file", "env", "auto"})
+    for (char const* own : {"tcp", "unix", "file", "env", "auto"})
       if (name == own) refuse("is one of rollcall's own");
     if (find(name)) refuse("is there already");
     if (!open) refuse("has no function that opens it");

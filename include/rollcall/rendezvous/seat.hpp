@@ -1,9 +1,11 @@
 #pragma once
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <iterator>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,9 +25,10 @@ class rank_0_seat {
  public:
   static task<listener> take(loop* l, rendezvous_plan plan, resolve_fn resolver, time_point until) {
     if (plan.listen_fd) co_return adopted(plan);
+    if (const std::string_view path = unix_path_in(*plan.host); !path.empty()) co_return at_path(std::string(path), plan);
     sourced<std::string> const& where = plan.bind ? plan.bind : plan.host;
     const std::string name = *where;
-    const auto port = static_cast<std::uint16_t>(*plan.port);
+    const auto port = static_cast<std::uint16_t>(plan.port.value_or(0));
     if (name == "*" || is_localhost(name) || socket_address::looks_like_ip(name)) co_return at_literal(name, port, plan);
     const std::vector<socket_address> places = co_await resolve_until(l, name, port, std::move(resolver), until);
     co_return at_name(*l, places, plan);
@@ -60,27 +63,43 @@ class rank_0_seat {
   }
 
   /// What rank 0 itself connects to; a name may lead elsewhere, or nowhere yet.
-  [[nodiscard]] static std::string own_host(listener const& at) { return at.address().is_wildcard() ? "127.0.0.1" : at.host(); }
+  [[nodiscard]] static std::string own_host(listener const& at) {
+    if (!at.address().is_inet()) return "unix:" + at.host();
+    return at.address().is_wildcard() ? "127.0.0.1" : at.host();
+  }
+  /// Where it listens: "127.0.0.1:29500", "[::1]:29500", "*:29500 (all interfaces)", "unix:/run/job/store".
+  [[nodiscard]] static std::string shown(listener const& at) {
+    if (!at.address().is_inet()) return "unix:" + at.host();
+    return at.address().is_wildcard() ? "*:" + std::to_string(at.port()) + " (all interfaces)" : at.address().to_string();
+  }
 
  private:
   static failure refused(errc code, std::string why, rendezvous_plan const& plan) {
     failure f(code, "rendezvous", std::move(why));
-    return f.with_peer(host_port(*plan.host, *plan.port)), f;
+    return f.with_peer(host_port(*plan.host, plan.port.value_or(0))), f;
   }
   static std::string asked_as(sourced<std::string> const& where) { return in_quotes(*where, 255) + " (" + where.origin() + ")"; }
   static std::string use_bind() { return ": say where to listen with ?bind=ADDRESS, or ?bind=* for all interfaces"; }
 
   static listener adopted(rendezvous_plan const& plan) {
     const auto fd = static_cast<int>(*plan.listen_fd);
-    result<listener> r = listener::try_adopt(fd, *plan.port);
+    const bool local = is_unix_host(*plan.host);
+    result<listener> r = listener::try_adopt(fd, plan.port.value_or(0));
     if (!r) throw error(refused(r.error().code(), r.error().message() + " (" + plan.listen_fd.origin() + ")", plan));
-    if (r->address().is_inet()) return std::move(*r);
-    const std::string path = r->host();
+    if (r->address().is_inet() ? !local : own_host(*r) == *plan.host) return std::move(*r);
+    const std::string found = r->url();
     static_cast<void>(r->release());
     throw error(refused(
         errc::invalid,
-        "descriptor " + std::to_string(fd) + " (" + plan.listen_fd.origin() + ") is the unix socket " + path + ", where TCP is needed",
+        "descriptor " + std::to_string(fd) + " (" + plan.listen_fd.origin() + ") is " + found + ", which nobody reaches at " +
+            asked_as(plan.host),
         plan));
+  }
+  static listener at_path(std::string const& path, rendezvous_plan const& plan) {
+    result<listener> r = try_listen(listen_options().unix_path(path));
+    if (r) return std::move(*r);
+    failure f = r.error();
+    throw error(f.with_detail(f.detail() + "; it is rank 0's address: " + asked_as(plan.host)));
   }
   static listener at_literal(std::string const& name, std::uint16_t port, rendezvous_plan const& plan) {
     result<listener> r = try_listen(listen_options().host(name).port(port));
@@ -91,8 +110,8 @@ class rank_0_seat {
     failure f = r.error();
     throw error(f.with_detail(std::move(text)));
   }
-  static bool is_elsewhere(failure const& f) { return f.detail().find("EADDRNOTAVAIL") != std::string::npos; }
-  static bool has_no_family(failure const& f) { return f.detail().find("EAFNOSUPPORT") != std::string::npos; }
+  static bool is_elsewhere(failure const& f) { return f.system_error() == EADDRNOTAVAIL; }
+  static bool has_no_family(failure const& f) { return f.system_error() == EAFNOSUPPORT; }
 
   static listener at_name(loop& l, std::vector<socket_address> const& found, rendezvous_plan const& plan) {
     sourced<std::string> const& where = plan.bind ? plan.bind : plan.host;

@@ -2,13 +2,14 @@
 #include <algorithm>
 #include <chrono>
 #include <concepts>
+#include <cstddef>
 #include <exception>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "../barrier.hpp"
 #include "../rt/combine.hpp"
@@ -34,7 +35,16 @@ class session_state {
   session_state(session_state const&) = delete;
   session_state& operator=(session_state const&) = delete;
   ~session_state() {
-    if (!notice.empty()) board.erase(notice);
+    if (!notice.empty()) board.erase(notice);  // leave() has not done it
+  }
+
+  static constexpr std::size_t most_forgotten = 64;
+  void remember(std::string_view name, barrier<any_store> const& b) {
+    std::erase_if(barriers, [name](auto const& each) { return each.first == name; });
+    barriers.emplace_back(name, b);
+    if (barriers.size() <= most_forgotten) return;
+    const auto oldest = std::find_if(barriers.begin(), barriers.end(), [](auto const& each) { return each.second.is_last_copy(); });
+    if (oldest != barriers.end()) barriers.erase(oldest);
   }
 
   loop& home;
@@ -46,7 +56,9 @@ class session_state {
   port_board board;    // where this process has told its port,
   std::string notice;  // and what stands there
   bool stop_when_lost = true;
-  std::map<std::string, barrier<any_store>, std::less<>> barriers;
+  std::string listens_at;     // "" where this process does not serve
+  bool looks_at_claims = false;  // a server that nobody waits at: whether its members are one job is seen while it runs
+  std::vector<std::pair<std::string, barrier<any_store>>> barriers;  // by when they were made
 };
 
 }  // namespace detail
@@ -70,12 +82,16 @@ class rendezvous_session {
   [[nodiscard]] std::optional<tcp_store> const& tcp() const noexcept { return state_->tcp; }
   /// Where others reach the store, with the real port: "tcp://node0:29500".
   [[nodiscard]] std::string const& url() const noexcept { return state_->url; }
+  /// Where the server of this process listens: "127.0.0.1:29500", "[::1]:29500", "*:29500 (all interfaces)", "unix:/run/job/store"; "" where
+  /// it has none.
+  [[nodiscard]] std::string const& listens_at() const noexcept { return state_->listens_at; }
 
-  /// A barrier of all ranks. The last one of each name is remembered: fail() aborts them.
+  /// A barrier of all ranks. fail() aborts the last one of each name: of all that somebody still holds a copy of, and of the 64 names that
+  /// were made last.
   [[nodiscard]] barrier<any_store> make_barrier(std::string_view name, barrier_options options = {}) const {
     if (options.attempt() == 0) options.attempt(attempt());
     barrier<any_store> b(store(), name, rank(), world_size(), options);
-    state_->barriers.insert_or_assign(std::string(name), b);
+    state_->remember(name, b);
     return b;
   }
 
@@ -87,7 +103,7 @@ class rendezvous_session {
     return fail_task(state_, std::string(reason), limit);
   }
 
-  /// Leaves quietly: a server stays until all others have gone, or `limit` has passed; then the store is closed.
+  /// Leaves quietly: what was told of the port is taken back, a server stays until all others have gone, or `limit` has passed; then the store is closed.
   ///
   /// errors    timed_out, with how many are still connected; the server ends nevertheless.
   /// cancel    as if never called: the server goes on.
@@ -99,6 +115,7 @@ class rendezvous_session {
   /// body      kept until it has ended. On g++ 12 name a capturing lambda first.
   /// errors    what the body throws. disconnected, within a second, when the server is lost, or with a file:// on a local file system
   ///           another rank has died, while the body asks nothing of it: the body is stopped then (rendezvous_options::stop_when_lost).
+  ///           failed, likewise, where this process serves and waited for nobody, when one rank is claimed twice before all are there.
   ///           What leave() throws.
   /// cancel    stops the body; then as with an exception, which takes up to 2 s.
   template <class Body>
@@ -129,6 +146,11 @@ class rendezvous_session {
     static_cast<void>(told);  // the store may be gone, or the barrier's verdict known
   }
   static task<> leave_task(state_ptr s, deadline limit) {
+    if (!s->notice.empty()) {
+      task<> taking = s->board.take_down(s->notice);
+      const result<void> taken = co_await as_result(std::move(taking));
+      if (taken) s->notice.clear();
+    }
     if (s->tcp && s->tcp->owns_server()) {
       co_await s->tcp->drain(limit);
     } else {
@@ -147,8 +169,23 @@ class rendezvous_session {
     failure why = co_await s->file->closed();
     co_return why;
   }
-  /// Ends by an error some time after a loss: the body's own operations, which know more, have ended by then.
+  /// Ends by an error: when those who have come are two jobs, or one rank twice; and after a loss.
   static task<> watch(state_ptr s) {
+    if (!s->looks_at_claims) {
+      co_await watch_connection(s);
+      co_return;
+    }
+    task<> loss = watch_connection(s);
+    task<> conflict = watch_claims(s);
+    auto first = co_await when_any(std::move(loss), std::move(conflict));
+    static_cast<void>(first);
+  }
+  static task<> watch_claims(state_ptr s) {
+    failure why = co_await detail::creation::conflict(*s->tcp, *s->plan.world_size);
+    throw error(why);
+  }
+  /// Some time after a loss: the body's own operations, which know more, have ended by then.
+  static task<> watch_connection(state_ptr s) {
     failure why = co_await lost_task(s);
     if (why.code() == errc::closed) {
       event never(s->home);

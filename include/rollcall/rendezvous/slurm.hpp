@@ -42,6 +42,8 @@ class slurm_reader {
     return first_number({"SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"}, 1, "");
   }
   [[nodiscard]] sourced<std::int64_t> local_world_size() const;
+  /// What the step says of itself and cannot all be true; "" where it can.
+  [[nodiscard]] std::string contradiction() const;
   [[nodiscard]] sourced<std::string> host() const;
   [[nodiscard]] sourced<std::int64_t> port() const;
   /// "4242.0"; without a step "4242".
@@ -92,6 +94,23 @@ inline sourced<std::int64_t> slurm_reader::local_world_size() const {
     return {(*tasks)[index], name + "=" + in_quotes(all_.get(name)) + " at SLURM_NODEID=" + std::to_string(*here)};
   }
   return {};
+}
+
+inline std::string slurm_reader::contradiction() const {
+  if (const sourced<std::int64_t> parts = all_.number("SLURM_HET_SIZE", 0, most_ranks); parts && *parts > 1) return {};
+  const auto differ = [](sourced<std::int64_t> const& said, std::int64_t counted, char const* where, char const* what) {
+    if (!said || *said == counted) return std::string();
+    return said.origin() + "=" + std::to_string(*said) + " and " + where + " cannot both be true: that has " + std::to_string(counted) + what;
+  };
+  std::string why;
+  if (const auto tasks = expand_tasks_per_node(all_.get("SLURM_STEP_TASKS_PER_NODE")); tasks) {
+    std::int64_t sum = 0;
+    for (std::int64_t n : *tasks) sum += n;
+    why = differ(all_.number("SLURM_STEP_NUM_TASKS", 1, most_ranks), sum, "SLURM_STEP_TASKS_PER_NODE", " tasks");
+  }
+  if (const auto nodes = expand_node_list(all_.get("SLURM_STEP_NODELIST")); why.empty() && nodes && !nodes->empty())
+    why = differ(all_.number("SLURM_STEP_NUM_NODES", 1, most_ranks), static_cast<std::int64_t>(nodes->size()), "SLURM_STEP_NODELIST", " nodes");
+  return why;
 }
 
 inline sourced<std::string> slurm_reader::host() const {

@@ -1,5 +1,6 @@
 #pragma once
 #include <arpa/inet.h>
+#include <sys/un.h>
 
 #include <algorithm>
 #include <charconv>
@@ -16,6 +17,7 @@
 #include "../core/clock.hpp"
 #include "../core/error.hpp"
 #include "../core/use_libuv.hpp"
+#include "../posix/address.hpp"
 
 namespace rollcall {
 inline namespace v0 {
@@ -157,6 +159,17 @@ inline std::string_view without_brackets(std::string_view host) noexcept {
   return brackets ? host.substr(1, host.size() - 2) : host;
 }
 
+/// What is wrong with the path of a unix socket that is spelt unix:PATH, or "". Relative ones are another file for each process.
+inline std::string unix_path_problem(std::string_view path) {
+  constexpr std::size_t longest = sizeof(sockaddr_un::sun_path) - 1;
+  if (path.empty() || path.front() != '/' || path.back() == '/') return "is not the absolute path of a unix socket";
+  if (path.find('\0') != path.npos) return "has a zero byte in it";
+  if (path.size() > longest)
+    return "has " + std::to_string(path.size()) + " bytes, and the system takes at most " + std::to_string(longest) + " for a unix socket";
+  return {};
+}
+inline bool is_unix_host(std::string_view host) noexcept { return !unix_path_in(host).empty(); }
+
 /// What tells a run from others; it may become the name of a file.
 inline sourced<std::string> run_name(std::string const& name, std::string_view text) {
   using value = sourced<std::string>;
@@ -236,8 +249,9 @@ std::string described(char const* name, sourced<T> const& v) {
 
 }  // namespace detail
 
-/// "node0:29500", "127.0.0.1:29500", "[::1]:29500".
+/// "node0:29500", "127.0.0.1:29500", "[::1]:29500"; "unix:/run/job/store", which has no port.
 [[nodiscard]] inline std::string host_port(std::string_view host, std::int64_t port) {
+  if (detail::is_unix_host(host)) return std::string(host);
   const bool brackets = host.find(':') != host.npos;
   return (brackets ? "[" : "") + std::string(host) + (brackets ? "]:" : ":") + std::to_string(port);
 }

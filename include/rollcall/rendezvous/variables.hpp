@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <map>
 #include <string>
 #include <string_view>
@@ -18,7 +17,6 @@ inline namespace v0 {
 class variables {
  public:
   variables() = default;
-  variables(std::initializer_list<std::pair<std::string const, std::string>> all) : all_(all) {}
 
   /// A copy of this process's. Nothing else here looks at it. Not while another thread changes it.
   [[nodiscard]] static variables of_process() {
@@ -63,7 +61,7 @@ class variables {
     std::string const* value = find(name);
     return value ? detail::on_off(std::string(name), *value, " in the environment") : absent<bool>(name);
   }
-  /// A host's name or address, brackets around it or not.
+  /// A host's name or address, brackets around it or not; or unix:PATH.
   [[nodiscard]] sourced<std::string> host(std::string_view name) const;
   /// 0..65535.
   [[nodiscard]] sourced<std::int64_t> port(std::string_view name) const;
@@ -81,6 +79,12 @@ inline sourced<std::string> variables::host(std::string_view name) const {
   std::string const* value = find(name);
   if (!value) return absent<std::string>(name);
   const std::string is = std::string(name) + (value->empty() ? "" : "=" + detail::in_quotes(*value));
+  if (const std::string_view path = detail::unix_path_in(*value); !path.empty()) {
+    if (const std::string problem = detail::unix_path_problem(path); !problem.empty()) return sourced<std::string>::wrong(is + " " + problem);
+    return {*value, std::string(name)};
+  }
+  if (value->find("://") != value->npos)
+    return sourced<std::string>::wrong(is + " is a URL, and a host's name or address belongs here, without tcp:// and without a port");
   const std::string_view host = detail::without_brackets(*value);
   const std::string problem = detail::host_problem(host);
   if (problem.empty()) return {std::string(host), std::string(name)};

@@ -1,4 +1,5 @@
 #pragma once
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -29,11 +30,17 @@ class create_options {
 
   /// How many members the job has, 1..2147483647; none, the default: nobody registers and nobody is waited for.
   create_options& world_size(std::optional<std::int64_t> n) noexcept { return world_size_ = n, *this; }
-  /// Which of them this is, 0..world_size-1. With it the owner can say who is missing and who is there twice; without it this member
-  /// is counted only, like PyTorch's.
+  /// Which of them this is, 0..world_size-1. With it the owner can say who is missing, and of two processes with one rank the second is
+  /// refused, on rollcall's servers; without it this member is counted only, like PyTorch's.
   create_options& rank(std::optional<std::int64_t> r) noexcept { return rank_ = r, *this; }
   /// How often the job was restarted, ≥ 0, where its store outlives it: registrations of lower attempts do not count as a second time.
   create_options& attempt(std::int64_t n) noexcept { return attempt_ = n, *this; }
+  /// What tells this job from others that may come to the same address. A master that has one refuses who has another one, before it
+  /// counts or does anything; who has none is let in. Only rollcall's servers and clients look at it. None, the default: see rank().
+  create_options& run_id(std::optional<std::string> id) { return run_id_ = std::move(id), *this; }
+  /// Whether this process claims its rank also where it does not register: a second process with the same rank, in the same attempt, is
+  /// refused. Members that register do it anyway, unless they are multi_tenant(). Default false.
+  create_options& claims_rank(bool on) noexcept { return claims_rank_ = on, *this; }
   /// Whether this process serves the store. Default false.
   create_options& is_master(bool on) noexcept { return is_master_ = on, *this; }
   /// Whether to register, and for the master to return only when all have. Default true. As in the reference, false means that this
@@ -59,6 +66,8 @@ class create_options {
   [[nodiscard]] std::optional<std::int64_t> world_size() const noexcept { return world_size_; }
   [[nodiscard]] std::optional<std::int64_t> rank() const noexcept { return rank_; }
   [[nodiscard]] std::int64_t attempt() const noexcept { return attempt_; }
+  [[nodiscard]] std::optional<std::string> const& run_id() const noexcept { return run_id_; }
+  [[nodiscard]] bool claims_rank() const noexcept { return claims_rank_; }
   [[nodiscard]] bool is_master() const noexcept { return is_master_; }
   [[nodiscard]] bool wait_for_workers() const noexcept { return wait_for_workers_; }
   [[nodiscard]] std::optional<int> listen_fd() const noexcept { return listen_fd_; }
@@ -77,6 +86,8 @@ class create_options {
   std::optional<std::int64_t> world_size_;
   std::optional<std::int64_t> rank_;
   std::int64_t attempt_ = 0;
+  std::optional<std::string> run_id_;
+  bool claims_rank_ = false;
   bool is_master_ = false;
   bool wait_for_workers_ = true;
   std::optional<bool> use_libuv_;
@@ -110,15 +121,49 @@ class creation {
     }
     client_ptr client = co_await connect_client(core, host, port, until, o.client(), o.resolver());
     tcp_store store(std::move(client), share);
-    if (!o.world_size() || !o.wait_for_workers()) co_return store;
-    co_await register_worker(store, o, until);
-    if (share) co_await wait_for_all(core, share, store, o, until, shown);
+    if (!share && o.run_id()) co_await check_run(store, *o.run_id(), until);
+    if (!o.world_size() || (!o.wait_for_workers() && (!o.claims_rank() || o.multi_tenant()))) co_return store;
+    co_await introduce(store, o, until);
+    if (share && o.wait_for_workers()) co_await wait_for_all(core, share, store, o, until, shown);
     co_return store;
+  }
+
+  /// That the server is not another run's. One that has no name is anybody's.
+  static task<> check_run(tcp_store store, std::string run, time_point until) {
+    if (!store.server_is_rollcall()) co_return;
+    const std::string text = co_await store.fetch_raw(job_key, until);
+    const std::optional<job_notice> job = job_notice::parse(text);
+    if (!job || job->run.empty() || job->run == run) co_return;
+    std::string why = "the store there is of run '";
+    append_printable(why, job->run, 255);
+    why += "', and this is run '";
+    append_printable(why, run, 255);
+    failure f = failed(errc::failed, why + "': two jobs on one address; give each job one of its own");
+    throw error(f.with_peer(store.client_->endpoint()));
+  }
+
+  /// For a master that does not wait for the others: completes, with why, when those who claim ranks at its server are no job, as long as
+  /// not all ranks are there. Else never, and not after `store` has given up its server.
+  static task<failure> conflict(tcp_store store, std::int64_t world) {
+    loop_core& core = store.home().core();
+    event never(&core);
+    if (!store.owns_server()) co_await never.wait();
+    const auto share = std::static_pointer_cast<server_share>(store.owner_);
+    registration_watch members(share->hosted(), world, false);
+    co_await members.decided();
+    const std::string problem = members.problem();
+    if (problem.empty()) co_await never.wait();
+    failure f = failed(errc::failed, problem + what_to_do);
+    co_return f.with_peer(store.client_->endpoint());
   }
 
  private:
   static constexpr std::int64_t max_world = 2147483647;
   static constexpr std::chrono::seconds report_every{10};
+
+  static constexpr char const* what_to_do =
+      " (two jobs need an address each, or a run_id each; a restarted process gives a higher attempt, create_options::attempt or "
+      "ROLLCALL_ATTEMPT; one that registers anew multi_tenant)";
 
   [[nodiscard]] static failure failed(errc code, std::string detail) { return failure(code, "create", std::move(detail)); }
 
@@ -133,6 +178,7 @@ class creation {
     if (world < 1 || world > max_world) refuse("world size " + text(world) + " is not in 1.." + text(max_world));
     if (o.rank() && (*o.rank() < 0 || *o.rank() >= world))
       refuse("rank " + text(*o.rank()) + " is not in 0.." + text(world - 1) + (o.world_size() ? " (world size " + text(world) + ")" : ""));
+    if (o.run_id() && (o.run_id()->empty() || o.run_id()->size() > 255)) refuse("the run_id has not 1..255 bytes");
     if (o.attempt() < 0) refuse("attempt " + text(o.attempt()) + " is negative");
     if (o.listen_fd() && !o.is_master()) refuse("a descriptor to listen on (" + text(*o.listen_fd()) + ") is given, but is_master is not");
   }
@@ -152,7 +198,9 @@ class creation {
       }
       if (const std::string w = o.world_size() ? backlog_warning(static_cast<std::size_t>(*o.world_size())) : ""; !w.empty())
         core->log(log_level::warning, w);
-      if (!server) server = &here.serve(*core, std::move(at), o.serve(), o.multi_tenant(), *o.use_libuv());
+      std::string job;
+      if (o.world_size()) job = job_notice(*o.world_size(), o.run_id().value_or("")).text();
+      if (!server) server = &here.serve(*core, std::move(at), o.serve(), o.multi_tenant(), *o.use_libuv(), job);
     }
     co_return std::make_shared<server_share>(*server);
   }
@@ -178,8 +226,7 @@ class creation {
       if (r) co_return std::move(*r);
       if (!first) first = r.shared();
       // An address of another host; any other error counts: clients would try this address first.
-      if (r.error().detail().find("EADDRNOTAVAIL") == std::string::npos && r.error().detail().find("EAFNOSUPPORT") == std::string::npos)
-        break;
+      if (r.error().system_error() != EADDRNOTAVAIL && r.error().system_error() != EAFNOSUPPORT) break;
       first = r.shared();
     }
     if (!first) throw error(failed(errc::resolve, "'" + name + "' has no address"));
@@ -187,28 +234,71 @@ class creation {
     throw error(f.with_detail(f.detail() + "; it was asked for as '" + name + "', create_options::bind listens elsewhere"));
   }
 
-  /// Two requests in one write: who it is, then the reference's count.
-  static task<> register_worker(tcp_store store, create_options o, time_point until) {
+  /// In one write: the record of who this is, the claim of its rank, the reference's count.
+  static task<> introduce(tcp_store store, create_options o, time_point until) {
+    const bool counts = o.wait_for_workers();
     const bool tells = o.rank() && store.server_is_rollcall();
-    std::int64_t number = 0;
-    if (tells) {
-      worker_record me;
-      me.rank = *o.rank();
-      me.world = *o.world_size();
-      me.attempt = o.attempt();
-      me.identity = o.multi_tenant() ? store.home().core().attached<hosting>().identity() : store.identity();
-      const std::string where = worker_record::this_process();
-      me.where = where;
-      operation<void> record = store.append_raw(worker_records_key, me.text(), until);
-      operation<std::int64_t> count = store.add_raw(worker_count_key, 1, until);
-      number = std::get<1>(co_await when_all(std::move(record), std::move(count)));
-    } else {
-      number = co_await store.add_raw(worker_count_key, 1, until);
+    if (!tells && !counts) co_return;
+    if (!tells) {
+      const std::int64_t number = co_await store.add_raw(worker_count_key, 1, until);
+      co_await check_number(store, o, number, until);
+      co_return;
     }
-    // The owner judges itself. Others know that they are too many when the count says so, unless several rounds share the server.
+    const std::string where = worker_record::this_process();
+    worker_record me;
+    me.rank = *o.rank();
+    me.world = *o.world_size();
+    me.attempt = o.attempt();
+    // Who only claims its rank may do so again: another rendezvous of the same process.
+    me.identity = o.multi_tenant() || !counts ? store.home().core().attached<hosting>().identity() : store.identity();
+    me.where = where;
+    const std::string mine = me.text();
+    const std::string claim_key = worker_claim_key(me.rank);
+    operation<void> record = store.append_raw(worker_records_key, mine, until);
+    operation<std::string> claim = store.compare_set_raw(claim_key, "", mine, until);
+    operation<std::string> look = store.fetch_raw(job_key, until);
+    operation<std::int64_t> count = store.add_raw(worker_count_key, 1, until);
+    if (o.multi_tenant()) {
+      const auto answers = co_await when_all(std::move(record), std::move(count));
+      co_await check_number(store, o, std::get<1>(answers), until);
+      co_return;
+    }
+    std::string holder, job;
+    std::int64_t number = 0;
+    if (counts) {
+      auto answers = co_await when_all(std::move(record), std::move(claim), std::move(look), std::move(count));
+      holder = std::get<1>(answers);
+      job = std::get<2>(answers);
+      number = std::get<3>(answers);
+    } else {
+      auto answers = co_await when_all(std::move(record), std::move(claim), std::move(look));
+      holder = std::get<1>(answers);
+      job = std::get<2>(answers);
+    }
+    const auto refuse = [&](std::string const& why) {
+      failure f = failed(errc::failed, why + what_to_do);
+      return error(f.with_peer(store.client_->endpoint()).with_effect(effect::applied));
+    };
+    if (const auto known = job_notice::parse(job); known && known->world != me.world) throw refuse(worker_roll::world_text(me, known->world));
+    while (holder != mine) {
+      const std::optional<worker_record> other = worker_record::parse(holder);
+      if (!other || other->identity == me.identity) break;
+      const std::string_view its_place = other->where.substr(0, other->where.find(','));
+      if (other->attempt == me.attempt) throw refuse(worker_roll::twice_text(me.rank, its_place, where));
+      if (other->attempt > me.attempt)
+        throw refuse("rank " + std::to_string(me.rank) + " of attempt " + std::to_string(me.attempt) + " is superseded: attempt " +
+                     std::to_string(other->attempt) + " is there, " + worker_roll::printable(its_place));
+      const std::string before = std::move(holder);
+      holder = co_await store.compare_set_raw(claim_key, before, mine, until);
+    }
+    if (counts) co_await check_number(store, o, number, until);
+  }
+
+  /// The owner judges itself. Others know that they are too many when the count says so, unless several rounds share the server.
+  static task<> check_number(tcp_store store, create_options o, std::int64_t number, time_point until) {
     if (store.owner_ || number <= *o.world_size() || o.multi_tenant() || o.attempt() > 0) co_return;
     std::string why;
-    if (tells) {
+    if (store.server_is_rollcall()) {
       worker_roll members(*o.world_size());
       members.read(co_await store.fetch_raw(worker_records_key, until));
       why = members.problem();
@@ -216,7 +306,7 @@ class creation {
     if (why.empty())
       why = "number " + std::to_string(number) + " to register in a world of " + std::to_string(*o.world_size()) +
             ": two jobs on one port, or a process registered twice";
-    failure f = failed(errc::failed, why + " (a restarted process gives create_options::attempt, one that registers anew multi_tenant)");
+    failure f = failed(errc::failed, why + what_to_do);
     throw error(f.with_peer(store.client_->endpoint()).with_effect(effect::applied));
   }
 

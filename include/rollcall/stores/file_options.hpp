@@ -18,7 +18,8 @@ class file_options {
 
   /// Limit of each operation that is not given one of its own. Default 300 s, as the reference has it.
   file_options& timeout(deadline d) noexcept { return timeout_ = d, *this; }
-  /// How many members the run has; who leaves last removes the file. Negative, the default: the file stays, as with the reference.
+  /// How many members the run has; who leaves last removes the file. 0: nobody knows how many, and whoever leaves while no other member has
+  /// it open removes it; a run that has ended is not told by its count then. Negative, the default: the file stays, as with the reference.
   file_options& world_size(int n) noexcept { return world_size_ = n, *this; }
   /// Which run this is, e.g. the launcher's job id; not empty. Who comes first writes it into the file, and a file of another run, or of
   /// none, is an error. Without one a file that an earlier run has left behind cannot be told from this run's, unless all of that run's

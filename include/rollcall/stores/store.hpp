@@ -25,9 +25,25 @@ concept gives = std::same_as<await_result_t<A>, T>;
 
 }  // namespace detail
 
-/// A store: a handle that may be copied, with these operations. What each of them does and what they have in common is in
-/// docs/design/stores.md; tests/net/stores_*.cpp ask it of every store there is. Whatever can be awaited may be an operation; all of them
-/// encode or copy what they are given before they return. The limit may be left out, which the concept does not ask for each again.
+/// A store: a handle that may be copied, with these operations; they mean the same in all of them (docs/design/stores.md has more,
+/// tests/net/stores_*.cpp ask it of every store there is). Whatever can be awaited may be an operation.
+///
+///   set(k, v)             creates or overwrites
+///   get(k)                the value, once there is one; find(k) the value or none, now
+///   add(k, n)             the sum in decimal; a missing key counts as 0. No number, or a sum past 64 bits: an error, and the value stays
+///   check(keys)           whether all exist now; wait(keys) completes when each has existed. A queue with items exists
+///   delete_key(k)         whether it was there; queues stay
+///   num_keys()            keys with a value; list_keys() their names as users wrote them, without internal ones
+///   compare_set(k, e, d)  stores d over e, or where the key is missing and e is empty; gives what is there then, or e where nothing is
+///   append(k, v)          adds at the end, or creates
+///   multi_get(keys)       the values in order, once all have one; multi_set(pairs) all or none
+///   queue_push(q, v)      at the tail; queue_pop(q) the head, once there is one; queue_pop_now(q) the head or none; queue_len(q)
+///
+///   limit     the last argument, else the store's own, counted from the await; the concept does not ask again for what leaves it out.
+///   errors    rollcall::error: timed_out (a wait names the keys that are missing), cancelled, closed, limit (a key past 8191 bytes, a value
+///             past 8 MiB, 131072 keys), and what the kind of store adds: disconnected, io, ...
+///   cancel    as if never called, for those that change nothing; else error::effect() tells. No item of a queue is lost.
+///   lifetime  what is given is encoded or copied before the call returns.
 template <class S>
 concept store = requires(S const& s, std::string_view k, std::string_view v, std::int64_t n, keys many, pairs p, deadline d) {
   { s.set(k, v, d) } -> detail::gives<void>;

@@ -59,7 +59,7 @@ namespace detail {
     text += '\'';
   }
   failure f(e == EADDRINUSE ? errc::address_in_use : errc::io, "listen", std::move(text));
-  return f.with_peer(at.to_string()), f;
+  return f.with_system_error(e).with_peer(at.to_string()), f;
 }
 
 /// Names the first option that could not be set, with errno, or nullptr. Accepted sockets inherit all of them.

@@ -26,6 +26,10 @@ namespace rollcall {
 inline namespace v0 {
 namespace detail {
 
+/// Whose store a server is: "WORLD/RUN", put there by its owner before anybody is served; in wire form, and like all keys that begin with
+/// 0x00 neither counted nor listed.
+inline constexpr std::string_view job_key("\0job", 4);
+
 /// Looks at a server of this process whenever it has executed requests or a connection has ended, in whichever thread it runs, and tells
 /// the loop when there is something to tell. Whoever derives from it calls detach() first of all in its destructor.
 class server_view {
@@ -116,8 +120,10 @@ class hosted_server : public list_hook<> {
 /// serve() on the owner's loop.
 class looping_server final : public hosted_server, private child_owner {
  public:
-  looping_server(loop_core& core, listener at, serve_options const& options, bool shared)
-      : hosted_server(core, at.port(), shared), server_(core, std::move(at), options) {}
+  looping_server(loop_core& core, listener at, serve_options const& options, bool shared, std::string_view job)
+      : hosted_server(core, at.port(), shared), server_(core, std::move(at), options) {
+    if (!job.empty()) server_.put(job_key, job);
+  }
 
   [[nodiscard]] std::string_view back_end() const noexcept override { return server_.back_end(); }
   [[nodiscard]] std::size_t connections() const noexcept override { return server_.connections(); }
@@ -159,11 +165,12 @@ class looping_server final : public hosted_server, private child_owner {
 /// The blocking server, on a thread of its own. The loop is alive as long as it serves, as with one on the loop.
 class threaded_server final : public hosted_server {
  public:
-  threaded_server(loop_core& core, listener at, serve_options const& options, bool shared)
+  threaded_server(loop_core& core, listener at, serve_options const& options, bool shared, std::string_view job)
       : hosted_server(core, at.port(), shared),
         door_(core.door()),
         keeps_alive_(options.keep_alive()),
         server_(std::move(at), options, core.logs() ? sink(core, door_) : log_sink()) {
+    if (!job.empty()) server_.put(job_key, job);
     server_.call([this](engine::peers& p) {
       count_.emplace(connections_);
       count_->server = &p;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "../../core/random.hpp"
@@ -33,17 +34,19 @@ class hosting final : public loop_attachment {
       if (s->shares(port)) return s;
     return nullptr;
   }
-  [[nodiscard]] hosted_server& serve(loop_core& core, listener at, serve_options const& options, bool shared, bool use_libuv) {
+  /// `job`: what stands under job_key; "": nothing.
+  [[nodiscard]] hosted_server& serve(loop_core& core, listener at, serve_options const& options, bool shared, bool use_libuv,
+                                     std::string_view job) {
     hosted_server* s = nullptr;
     if (use_libuv) {
-      s = new looping_server(core, std::move(at), options, shared);
+      s = new looping_server(core, std::move(at), options, shared, job);
     } else {
-      s = new threaded_server(core, std::move(at), options, shared);
+      s = new threaded_server(core, std::move(at), options, shared, job);
     }
     servers_.push_back(*s);
     return *s;
   }
-  /// Tells this loop from all others: who registers a rank again from here, for one more tenant, is the same member.
+  /// Tells this loop from all others: who registers a rank again from here, for one more tenant or one more rendezvous, is the same member.
   [[nodiscard]] std::uint64_t identity() const noexcept { return identity_; }
 
  private:

@@ -28,6 +28,27 @@ inline constexpr std::string_view worker_count_key = "init/";
 /// with 0x00 and on which no user's key can look like that: PyTorch's clients see the keys they expect.
 inline constexpr std::string_view worker_records_key("\0reg", 4);
 
+/// Whose a rank is: the record, without its comma, of the process that came first in the highest attempt. Written by COMPARE_SET, so that of
+/// two processes one learns at once that the other is there, whatever else is known.
+[[nodiscard]] inline std::string worker_claim_key(std::int64_t rank) {
+  return std::string(worker_records_key) + "/" + std::to_string(rank);
+}
+
+/// What stands under job_key.
+class job_notice {
+ public:
+  job_notice(std::int64_t w, std::string_view r) : world(w), run(r) {}
+  [[nodiscard]] std::string text() const { return std::to_string(world) + '/' + std::string(run); }
+  [[nodiscard]] static std::optional<job_notice> parse(std::string_view s) noexcept {
+    std::int64_t world = 0;
+    const auto [end, wrong] = std::from_chars(s.data(), s.data() + s.size(), world);
+    if (wrong != std::errc() || end == s.data() + s.size() || *end != '/') return std::nullopt;
+    return job_notice(world, s.substr(static_cast<std::size_t>(end - s.data()) + 1));
+  }
+  std::int64_t world;
+  std::string_view run;  // "" where it has no name
+};
+
 /// One worker's registration. On the wire: "rank/world/attempt/identity/where,", appended to worker_records_key.
 class worker_record {
  public:
@@ -82,7 +103,8 @@ class worker_roll {
       if (const auto r = worker_record::parse(records.substr(read_, end - read_))) take(*r);
     }
   }
-  /// What makes this no job at all: one rank twice, two world sizes; "" while all is well.
+  /// What makes this no job at all: one rank twice, two world sizes, before all ranks were there; "" while all is well. Who comes later is
+  /// refused by itself, and is no fault of the job's.
   [[nodiscard]] std::string const& problem() const noexcept { return problem_; }
 
   /// How many have joined when worker_count_key says `count`: those known by rank, and the rest.
@@ -98,6 +120,18 @@ class worker_roll {
     if (unknown(count) == 0) return s + ": missing " + absent;
     return s + ", " + std::to_string(unknown(count)) + " of them without a rank (PyTorch's tell none): the " +
            std::to_string(world_ - joined(count)) + " that are missing are among " + absent;
+  }
+  [[nodiscard]] static std::string printable(std::string_view where) {
+    std::string s;
+    append_printable(s, where, 100);
+    return s;
+  }
+  [[nodiscard]] static std::string twice_text(std::int64_t rank, std::string_view first, std::string_view second) {
+    return "rank " + std::to_string(rank) + " registered twice: by " + printable(first) + " and by " + printable(second);
+  }
+  [[nodiscard]] static std::string world_text(worker_record const& r, std::int64_t world) {
+    return "rank " + std::to_string(r.rank) + " (" + printable(r.where) + ") counts a world of " + std::to_string(r.world) + ", not of " +
+           std::to_string(world) + ": two jobs on one port";
   }
 
  private:
@@ -116,21 +150,15 @@ class worker_roll {
       members_.clear();
       problem_.clear();
     }
+    if (known() == world_) return;
     if (r.world != world_) {
-      if (problem_.empty())
-        problem_ = "rank " + std::to_string(r.rank) + " (" + printable(r.where) + ") counts a world of " + std::to_string(r.world) +
-                   ", not of " + std::to_string(world_) + ": two jobs on one port";
+      if (problem_.empty()) problem_ = world_text(r, world_);
       return;
     }
     if (r.rank < 0 || r.rank >= world_) return;
     const auto [at, fresh] = members_.try_emplace(r.rank, r.identity, r.where);
     if (fresh || at->second.identity == r.identity || !problem_.empty()) return;
-    problem_ = "rank " + std::to_string(r.rank) + " registered twice: by " + printable(at->second.where) + " and by " + printable(r.where);
-  }
-  static std::string printable(std::string_view where) {
-    std::string s;
-    append_printable(s, where, 100);
-    return s;
+    problem_ = twice_text(r.rank, at->second.where, r.where);
   }
   [[nodiscard]] std::string absent_text() const {
     ranges_text text;
