@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <random>
 #include <rollcall/core/clock.hpp>
 #include <rollcall/rendezvous/plan.hpp>
 #include <string>
@@ -22,7 +23,7 @@ struct settings {
   int ranks = 0;  // of this node
   std::string master_addr = "127.0.0.1";
   std::int64_t master_port = 0;
-  std::string run_id = "none";
+  std::string run_id;
   std::string log_dir;  // "": no files
   double grace_seconds = 2;
   int max_restarts = 0;
@@ -105,7 +106,11 @@ inline void parse(CLI::App& app, settings& s, int argc, char** argv) {
   app.add_option("--grace", s.grace_seconds, "Seconds from the first failure until the other ranks get SIGTERM (default 2)")
       ->check(CLI::Range(0.0, 1e9))
       ->type_name("SECONDS");
-  app.add_option("--run-id", s.run_id, "What TORCHELASTIC_RUN_ID says (default none)")->type_name("ID");
+  CLI::Option const* run_id =
+      app.add_option("--run-id", s.run_id,
+                     "What TORCHELASTIC_RUN_ID says; it tells a file:// of this run from others'. Default: a new one, or with --nnodes none, "
+                     "which is torchrun's word for no id")
+          ->type_name("ID");
   app.footer(help_footer);
   app.prefix_command();
   app.parse(argc, argv);
@@ -149,6 +154,12 @@ inline void parse(CLI::App& app, settings& s, int argc, char** argv) {
                       "other nodes would stay in the attempt before",
                       s.max_restarts, several));
     }
+  }
+
+  if (run_id->count() == 0) {
+    std::random_device dice;
+    s.run_id = fmt::format("run-{:08x}{:08x}", dice(), dice());
+    if (s.nodes > 1) s.run_id = "none";  // the launchers of several nodes cannot agree on one
   }
 
   s.command = app.remaining();

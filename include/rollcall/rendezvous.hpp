@@ -89,9 +89,11 @@ class rendezvous_opening {
   static task<rendezvous_session> open_file(loop* l, rendezvous_plan plan, rendezvous_options o, duration limit, time_point until) {
     file_options how = o.file();
     how.timeout(o.client(limit).timeout()).world_size(static_cast<int>(*plan.world_size));
+    how.rank(static_cast<int>(*plan.rank)).attempt(static_cast<int>(plan.attempt.value_or(0)));
     if (plan.run_id) how.run_id(*plan.run_id);
     file_store file = co_await file_store::open(*l, plan.path, until, how);
     rendezvous_session s = session_of(*l, std::move(plan), any_store(file), std::nullopt, o);
+    s.state_->file = file;
     s.state_->url = "file://" + percent_encoded(file.path(), path_characters);
     co_return s;
   }

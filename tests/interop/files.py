@@ -34,6 +34,13 @@ class Files(Case):
         theirs("s.set('answer', b'\\x00\\xff')")
         self.assertEqual(self.assertEnds(ours), 'got \x00\ufffd\n')
 
+    def test_theirs_has_keys_of_any_length(self):
+        theirs = self.theirs()
+        theirs("s.set('x' * 20_000, 'v'); s.set('k', 'w')")
+        ours = self.ours(-1, 'get', 'k', 'keys', 'set', 'ours', 'v')
+        self.assertEqual(self.assertEnds(ours), 'got w\nkeys 2\nset\n')
+        self.assertEqual(theirs("(s.get('ours'), s.get('x' * 20_000))"), (b'v', b'v'))
+
     def test_each_wakes_the_other(self):
         theirs = self.theirs()
         theirs.begin("result = s.get('a')")

@@ -1,6 +1,8 @@
 // file_member: one member of a file_store, for tests that need processes. `file_member PATH WORLD COMMAND...` carries out the commands in
 // order and prints a line for each; with `lock` for WORLD it only takes the file's lock and keeps it.
 //
+// FILE_MEMBER_LIMIT_MS, FILE_MEMBER_RANK, FILE_MEMBER_ATTEMPT and FILE_MEMBER_RUN_ID say how it opens the file.
+//
 //   set KEY VALUE | get KEY | find KEY | add KEY DELTA TIMES | push QUEUE VALUE | pop QUEUE
 //   barrier GROUP RANK | roll NAME RANK | keys | stay        (stay: until standard input ends)
 #include <fcntl.h>
@@ -30,11 +32,18 @@ void until_input_ends() {
   while (::read(0, &c, 1) > 0) {}
 }
 
+int number(char const* variable, int otherwise) {
+  char const* text = std::getenv(variable);
+  return text ? std::atoi(text) : otherwise;
+}
+
 rc::task<> work(rc::loop& loop, std::vector<std::string> args) {
   const int world = std::atoi(args[1].c_str());
-  char const* limit = std::getenv("FILE_MEMBER_LIMIT_MS");
-  const std::chrono::milliseconds opens(limit ? std::atoi(limit) : 60'000);
-  rc::file_store s = co_await rc::file_store::open(loop, args[0], opens, rc::file_options{}.world_size(world).timeout(60s));
+  const std::chrono::milliseconds opens(number("FILE_MEMBER_LIMIT_MS", 60'000));
+  rc::file_options how;
+  how.world_size(world).timeout(60s).rank(number("FILE_MEMBER_RANK", -1)).attempt(number("FILE_MEMBER_ATTEMPT", 0));
+  if (char const* id = std::getenv("FILE_MEMBER_RUN_ID")) how.run_id(id);
+  rc::file_store s = co_await rc::file_store::open(loop, args[0], opens, how);
   for (std::size_t i = 2; i < args.size();) {
     const std::string what = args[i++];
     const auto next = [&]() -> std::string { return i < args.size() ? args[i++] : std::string(); };

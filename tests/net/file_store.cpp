@@ -87,9 +87,9 @@ TEST_CASE("a file_store writes PyTorch's records and reads PyTorch's file", "[fi
       CHECK_AWAIT(co_await s.compare_set("c", "", "x"), "x");
       CHECK_AWAIT(sorted_keys(co_await s.list_keys()), strings{"c", "n"});
     }
-    const string joined = record("refcount/", "2") + record("rollcall/members", "1");
+    const string joined = record("refcount/", "2") + record("rollcall/member/1", "-1/0/" + std::to_string(::getpid()));
     const string done = record("/n", "-2") + record("-/there", "") + record("/c", "x");
-    const string left = record("cleanup/", "1") + record("refcount/", "1") + record("rollcall/members", "0");
+    const string left = record("cleanup/", "1") + record("refcount/", "1") + record("-rollcall/member/1", "");
     co_await eventually([&] { return contents(path).size() >= before.size() + joined.size() + done.size() + left.size(); });
     CHECK(contents(path) == before + joined + done + left);
     struct stat s{};
@@ -253,6 +253,14 @@ TEST_CASE("a missing directory, a directory, and what is no file are errors at o
     CHECK(relative.path() == here.path + "/relative");
     co_await relative.set("k", "v");
     CHECK(is_there(here.path + "/relative"));
+    // A name that is too long for one is cut, and has a hash.
+    const string longest(255, ' ');
+    rc::file_store cut = co_await open(l, here.path, rc::file_options{}.run_id(longest));
+    CHECK(cut.path().size() == here.path.size() + 1 + 247);
+    rc::file_store same = co_await open(l, here.path, rc::file_options{}.run_id(longest));
+    CHECK(same.path() == cut.path());
+    rc::file_store other = co_await open(l, here.path, rc::file_options{}.run_id(longest.substr(1) + "x"));
+    CHECK(other.path() != cut.path());
     // With a run id a directory is as good as a file.
     rc::file_store s = co_await open(l, here.path, rc::file_options{}.run_id("job 17/a"));
     CHECK(s.path() == here.path + "/rollcall-job%2017%2Fa");
@@ -375,6 +383,33 @@ TEST_CASE("a length that no record has is an error at once, and never allocated"
   });
 }
 
+TEST_CASE("zeros are damage at once, and PyTorch's long keys are none", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    append_raw(here.path + "/zeros", string(64, '\0'));
+    const rc::failure f = co_await not_opened(l, here.path + "/zeros");
+    CHECK(f.code() == rc::errc::protocol);
+    CHECK(contains(f.message(), "/zeros is damaged: at byte 0 there is a record without a key"));
+    rc::file_store s = co_await open(l, here.path + "/tail");
+    co_await s.set("k", "v");
+    const std::size_t whole = contents(here.path + "/tail").size();
+    append_raw(here.path + "/tail", string(8, '\0'));
+    const rc::failure tail = failure_of(co_await rc::as_result(s.get("k", 20s)));
+    CHECK(tail.code() == rc::errc::protocol);
+    CHECK(contains(tail.message(), "at byte " + std::to_string(whole) + " there is a record without a key"));
+    // Its FileStore takes keys of any length; ours only reads past them.
+    append_raw(here.path + "/long", record("/" + string(100'000, 'x'), "v") + record("/k", "w"));
+    rc::file_store reads = co_await open(l, here.path + "/long");
+    CHECK_AWAIT(co_await reads.get("k"), "w");
+    CHECK_AWAIT(co_await reads.num_keys(), 2);
+    const rc::failure limit = failure_of(co_await rc::as_result(reads.get(string(100'000, 'x'))));
+    CHECK(limit.code() == rc::errc::limit);
+    append_raw(here.path + "/long", u32(3'000'000));
+    const rc::failure longer = failure_of(co_await rc::as_result(reads.get("k", 20s)));
+    CHECK(contains(longer.message(), "a record announces a key of 3000000 bytes, and the limit is 1048576"));
+  });
+}
+
 TEST_CASE("a file of another run is told by its run id, or by all of its members having left", "[file]") {
   on_loop([](rc::loop& l) -> rc::task<> {
     const scratch here;
@@ -387,6 +422,7 @@ TEST_CASE("a file of another run is told by its run id, or by all of its members
       CHECK_AWAIT(co_await same.get("k"), "old");
       CHECK_AWAIT(co_await same.num_keys(), 1);
     }
+    co_await eventually([&] { return contains(contents(path), record("refcount/", "0")); });
     const rc::failure other = co_await not_opened(l, path, 20s, rc::file_options{}.run_id("second"));
     CHECK(other.code() == rc::errc::failed);
     CHECK(contains(other.message(), path + " belongs to run 'first', this is run 'second'; remove it"));
@@ -458,6 +494,241 @@ TEST_CASE("a file whose members were all killed is no run's to go on with, unles
     CHECK(contains(f.message(), path + " is of a run that crashed: none of its 1 members is alive"));
     rc::file_store adopts = co_await open(l, path, rc::file_options{}.run_id("again").adopt());
     CHECK_AWAIT(co_await adopts.get("k"), "v");
+  });
+}
+
+namespace {
+
+/// A rank of a run of three, in a process of its own, that has set `key` and stays.
+std::unique_ptr<child> rank_process(string const& path, int rank, string const& key, int attempt = 0, string const& run = "job") {
+  strings environment{"FILE_MEMBER_RANK=" + std::to_string(rank), "FILE_MEMBER_ATTEMPT=" + std::to_string(attempt)};
+  if (!run.empty()) environment.push_back("FILE_MEMBER_RUN_ID=" + run);
+  auto c = std::make_unique<child>(strings{file_member(), path, "3", "set", key, "v", "stay"}, true, environment);
+  if (!c->says("here")) FAIL("rank " << rank << ": " << c->output() << c->errors());
+  return c;
+}
+void kill_all(std::vector<std::unique_ptr<child>>& ranks) {
+  for (auto const& c : ranks) c->kill(SIGKILL);
+  for (auto const& c : ranks) CHECK(c->finish() == 128 + SIGKILL);
+}
+rc::file_options rank_of_three(int rank, int attempt = 0, string const& run = "job") {
+  rc::file_options o;
+  o.world_size(3).rank(rank).attempt(attempt);
+  if (!run.empty()) o.run_id(run);
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("a rank begins anew what killed ranks have left, whatever its run is called", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    for (char const* next_run : {"job", "another", ""}) {
+      const scratch here;
+      const string path = here.path + "/store";
+      std::vector<std::unique_ptr<child>> killed;
+      for (int rank : {0, 1}) killed.push_back(rank_process(path, rank, "old/" + std::to_string(rank)));
+      kill_all(killed);
+      const string before = contents(path);
+      if (next_run == string_view("job")) {  // who has no rank is told, and drops nothing
+        const rc::failure f = co_await not_opened(l, path, 20s, rc::file_options{}.world_size(3).run_id("job"));
+        CHECK(f.code() == rc::errc::failed);
+        CHECK(contains(f.message(), path + " is of a run that crashed: none of its 2 members is alive"));
+        CHECK(contents(path) == before);
+      }
+      rc::file_store s = co_await open(l, path, rank_of_three(2, 0, next_run));
+      CHECK_AWAIT(co_await s.num_keys(), 0);
+      rc::file_store again = co_await open(l, path, rank_of_three(0, 0, next_run));
+      co_await again.set("k", "v");
+      CHECK_AWAIT(co_await s.get("k"), "v");
+      rc::file_store last = co_await open(l, path, rank_of_three(1, 0, next_run));
+      last.close();
+      again.close();
+      s.close();
+      co_await until_gone(path);
+    }
+  });
+}
+
+TEST_CASE("who looks into a file that is begun anew sees that it is another one", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const string path = here.path + "/store";
+    std::vector<std::unique_ptr<child>> killed;
+    killed.push_back(rank_process(path, 0, "old"));
+    rc::file_store looks = co_await open(l, path, rc::file_options{}.member(false).create(false));
+    CHECK_AWAIT(co_await looks.get("old"), "v");
+    kill_all(killed);
+    // Who looks keeps nobody alive.
+    rc::file_store s = co_await open(l, path, rank_of_three(1));
+    CHECK_AWAIT(co_await s.check("old"), false);
+    for (int i = 0; i < 50; ++i) co_await s.set("filler", "past where the other one was");
+    const rc::failure f = failure_of(co_await rc::as_result(looks.get("filler", 20s)));
+    CHECK(f.code() == rc::errc::disconnected);
+    CHECK(contains(f.message(), path + " was replaced"));
+  });
+}
+
+TEST_CASE("a looker does not keep a crash from being seen", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const string path = here.path + "/store";
+    rc::file_store s = co_await open(l, path, rc::file_options{}.world_size(2));
+    child killed({file_member(), path, "2", "set", "k", "v", "stay"}, true);
+    CHECK(killed.says("here"));
+    rc::file_store looks = co_await open(l, path, rc::file_options{}.member(false).create(false));
+    CHECK_AWAIT(co_await looks.get("k"), "v");
+    killed.kill(SIGKILL);
+    CHECK(killed.finish() == 128 + SIGKILL);
+    s.close();
+    co_await until_gone(path);  // the last that is alive removes it
+
+    child crashed({file_member(), path, "2", "set", "k", "v", "stay"}, true);
+    CHECK(crashed.says("here"));
+    rc::file_store other = co_await open(l, path, rc::file_options{}.member(false).create(false));
+    CHECK_AWAIT(co_await other.get("k"), "v");
+    crashed.kill(SIGKILL);
+    CHECK(crashed.finish() == 128 + SIGKILL);
+    const rc::failure f = co_await not_opened(l, path, 20s, rc::file_options{}.world_size(2));
+    CHECK(contains(f.message(), "is of a run that crashed"));
+  });
+}
+
+TEST_CASE("a rank that would take a dead one's place is refused, by name, while others are there", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const string path = here.path + "/store";
+    std::vector<std::unique_ptr<child>> killed;
+    killed.push_back(rank_process(path, 0, "old"));
+    const std::unique_ptr<child> stopped = rank_process(path, 1, "there");
+    stopped->kill(SIGSTOP);  // it would end itself
+    const string dead = "rank 0 (process " + std::to_string(killed[0]->pid()) + ")";
+    const string there = "rank 1 (process " + std::to_string(stopped->pid()) + ")";
+    kill_all(killed);
+    for (int rank : {0, 2}) {
+      const rc::failure f = co_await not_opened(l, path, 20s, rank_of_three(rank));
+      CHECK(f.code() == rc::errc::failed);
+      CHECK(f.elapsed() >= 1s);
+      CHECK(f.elapsed() < 10s);  // the bound is 1 s
+      CHECK(contains(f.message(), dead + " has died, while others are there: " + there));
+    }
+    const rc::failure twice = co_await not_opened(l, path, 100ms, rank_of_three(1));
+    CHECK(twice.code() == rc::errc::failed);
+    CHECK(contains(twice.message(), path + " has rank 1 already: process " + std::to_string(stopped->pid())));
+    // A restart that says so comes in; so does, begun anew, who waits until they have gone.
+    {
+      rc::file_store restarted = co_await open(l, path, rank_of_three(0, 1));
+      CHECK_AWAIT(co_await restarted.get("old"), "v");
+    }
+    co_await eventually([&] { return contents(path).find("rollcall/left/0") != string::npos; });
+    std::vector<rc::result<rc::file_store>> came;  // the second of them finds a file that is another's than it was
+    const auto comes = [&](rc::result<rc::file_store> r) { came.push_back(std::move(r)); };
+    rc::start(l, rc::file_store::open(l, path, 20s, rank_of_three(0, 1)), comes);
+    rc::start(l, rc::file_store::open(l, path, 20s, rank_of_three(2)), comes);
+    co_await rc::sleep_for(50ms);
+    CHECK(came.empty());
+    stopped->kill(SIGKILL);
+    CHECK(stopped->finish() == 128 + SIGKILL);
+    co_await eventually([&] { return came.size() == 2; });
+    for (auto const& r : came) CHECK_AWAIT(co_await r.value().check("old"), false);
+  });
+}
+
+TEST_CASE("a rank that dies ends the stores of the others, which name it", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const string path = here.path + "/store";
+    std::vector<std::unique_ptr<child>> killed;
+    killed.push_back(rank_process(path, 0, "there"));
+    const string dead = "rank 0 (process " + std::to_string(killed[0]->pid()) + ") is dead";
+    rc::file_store waits = co_await open(l, path, rank_of_three(1));
+    rc::file_store idle = co_await open(l, path, rank_of_three(2));
+    rc::file_store plain = co_await open(l, path, rc::file_options{}.run_id("job"));
+    rc::file_store keeps = co_await open(l, path, rank_of_three(4).ends_with_members(false));
+    rc::file_store restarted = co_await open(l, path, rank_of_three(3, 1));
+    std::optional<rc::result<string>> got;
+    std::optional<rc::failure> ended;
+    const auto ends = [&]() -> rc::task<> {
+      rc::failure why = co_await idle.closed();
+      ended.emplace(std::move(why));
+    };
+    rc::scope beside(l);
+    beside.spawn(ends);
+    rc::start(waits.get("never", 60s), [&](rc::result<string> r) { got.emplace(std::move(r)); });
+    co_await rc::sleep_for(300ms);  // longer than between two looks
+    CHECK_FALSE(got.has_value());
+    CHECK_FALSE(ended.has_value());
+    const rc::time_point begun = l.now();
+    kill_all(killed);
+    co_await eventually([&] { return got.has_value() && ended.has_value(); });
+    CHECK(l.now() - begun < 10s);  // the bound is 1 s
+    const rc::failure f = failure_of(*got);
+    CHECK(f.code() == rc::errc::disconnected);
+    CHECK(contains(f.message(), dead));
+    CHECK(contains(ended->message(), dead));
+    CHECK_FALSE(idle.is_open());
+    co_await beside.join();
+    // Who has no rank, is of a later attempt, or wants it so goes on.
+    CHECK_AWAIT(co_await plain.get("there"), "v");
+    CHECK_AWAIT(co_await restarted.get("there"), "v");
+    CHECK_AWAIT(co_await keeps.get("there"), "v");
+    CHECK(restarted.is_open());
+  });
+}
+
+TEST_CASE("a rank that leaves is not dead, and closed() tells a close", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const string path = here.path + "/store";
+    rc::file_store stays = co_await open(l, path, rank_of_three(0));
+    for (int i = 0; i < 20; ++i) {
+      rc::file_store leaves = co_await open(l, path, rank_of_three(1, i));
+      co_await leaves.set("k", std::to_string(i));
+      const string before = contents(path);
+      leaves.close();
+      co_await eventually([&] { return contents(path).size() > before.size(); });
+    }
+    co_await rc::sleep_for(300ms);  // longer than between two looks
+    CHECK(stays.is_open());
+    CHECK_AWAIT(co_await stays.get("k"), "19");
+    stays.close();
+    const rc::failure why = co_await stays.closed();
+    CHECK(why.code() == rc::errc::closed);
+  });
+}
+
+TEST_CASE("a run that failed in good order is not gone on with", "[file]") {
+  on_loop([](rc::loop& l) -> rc::task<> {
+    const scratch here;
+    const string path = here.path + "/store";
+    {
+      rc::file_store early = co_await open(l, path, rank_of_three(0));
+      rc::file_store fails = co_await open(l, path, rank_of_three(1));
+      co_await fails.set("old", "v");
+      fails.close_failed("out of paper");
+      co_await eventually([&] { return contents(path).find("rollcall/failed") != string::npos; });
+      // While others are there, it is their run.
+      const rc::failure f = co_await not_opened(l, path, 100ms, rank_of_three(2));
+      CHECK(f.code() == rc::errc::failed);
+      CHECK(contains(f.message(), "is of a run that has failed (out of paper), and others are there: rank 0 (process "));
+    }
+    co_await until_gone(path);
+    // Left by an exception; who came without a world size keeps the file.
+    const auto leaves = [&]() -> rc::task<> {
+      rc::file_store s = co_await open(l, path, rank_of_three(0).world_size(-1));
+      co_await s.set("old", "v");
+      throw std::runtime_error("no space");
+    };
+    bool threw = false;
+    try {
+      co_await leaves();
+    } catch (std::runtime_error const&) {
+      threw = true;
+    }
+    CHECK(threw);
+    co_await eventually([&] { return contents(path).find("rollcall/failed") != string::npos; });
+    rc::file_store s = co_await open(l, path, rank_of_three(2));
+    CHECK_AWAIT(co_await s.check("old"), false);
+    CHECK(contents(path).find("rollcall/failed") == string::npos);
   });
 }
 

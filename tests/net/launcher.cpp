@@ -251,6 +251,55 @@ TEST_CASE("no attempt sees what an earlier one has stored", "[launcher]") {
   }
 }
 
+TEST_CASE("a job whose ranks meet in a file is started again after a crash, and its next run, too", "[launcher]") {
+  NEEDS_EXAMPLE(launcher, "rollcall-run");
+  NEEDS_EXAMPLE(barrier, "barrier");
+  const watchdog dog(current_case(), 120s);
+  const folder here;
+  const string url = "file://" + (here.path / "ranks").string();
+  const string meets = barrier + " --init-method " + url + " --timeout 60 --runs ";
+  // In the first attempt all come as far as the barriers; then rank 1 is killed.
+  const string out = (here.path / "said").string();
+  const string script = "[ $ROLLCALL_ATTEMPT = 1 ] && exec " + meets + "3; [ $RANK != 1 ] && exec " + meets + "1000000; " + meets + "1000000 > " + out +
+                        " & while ! grep -q 'store init in' " + out + "; do sleep 0.02; done; kill -9 $!; wait $!";
+  for (int launch = 0; launch < 2; ++launch) {
+    child job(shell_job(launcher, {"-n", "3", "--max-restarts", "1", "--grace", "5"}, script));
+    CHECK(job.finish(100s) == 0);
+    CHECK(lines_with(job.output(), "mean of 3 barriers: ") == 3);
+    CHECK(contains(job.errors(), "restart 1 of 1"));
+    CHECK(contains(job.errors(), "is dead: it ended without leaving"));
+    CHECK_FALSE(std::filesystem::exists(here.path / "ranks"));
+    // Another launch that is killed as a whole.
+    std::filesystem::remove(out);
+    child killed(shell_job(launcher, {"-n", "3"}, "exec " + meets + "1000000"));
+    CHECK(killed.says("store init in "));
+    killed.kill(SIGKILL);
+    CHECK(killed.finish() == 128 + SIGKILL);
+  }
+}
+
+TEST_CASE("each launch has a run id of its own, unless it is given one or is one of several", "[launcher]") {
+  NEEDS_EXAMPLE(launcher, "rollcall-run");
+  const watchdog dog(current_case());
+  const auto id = [&](std::vector<string> options) {
+    child job(shell_job(launcher, std::move(options), "echo id $TORCHELASTIC_RUN_ID"));
+    CHECK(job.finish() == 0);
+    const std::vector<string> said = lines_of(job.output());
+    REQUIRE(said.size() == 2);
+    CHECK(said[0].substr(said[0].find("id")) == said[1].substr(said[1].find("id")));
+    return said[0].substr(said[0].find("id"));
+  };
+  const string first = id({"-n", "2"});
+  CHECK(first.starts_with("id run-"));
+  CHECK(first.size() == 3 + 4 + 16);
+  CHECK(id({"-n", "2"}) != first);
+  CHECK(id({"-n", "2", "--run-id", "none"}) == "id none");
+  CHECK(id({"-n", "2", "--run-id", "mine"}) == "id mine");
+  std::vector<string> several = node(launcher, 0, 2, 2, unused_port());
+  several.erase(several.begin());
+  CHECK(id(several) == "id none");
+}
+
 TEST_CASE("a connection that waited for an ended attempt is closed before the next one starts", "[launcher]") {
   NEEDS_EXAMPLE(launcher, "rollcall-run");
   const watchdog dog(current_case());

@@ -392,6 +392,118 @@ TEST_CASE("ranks meet in a file, which is gone afterwards", "[rendezvous]") {
   });
 }
 
+namespace {
+
+/// The program barrier as a rank of four that meet in a file.
+std::unique_ptr<child> rank_in_file(string const& barrier, string const& url, int rank, std::vector<string> options) {
+  std::vector<string> command{barrier, "--init-method", url, "--rank", std::to_string(rank), "--world-size", "4"};
+  command.insert(command.end(), options.begin(), options.end());
+  return std::make_unique<child>(command);
+}
+/// Returns when `n` have arrived in generation 0 of the barrier of all.
+void until_arrived(string const& url, std::int64_t n) {
+  on_loop([&](rc::loop& l) -> rc::task<> {
+    rc::any_store s = co_await rc::open_store(l, url, rc::rendezvous_options().environment({}).timeout(20s));
+    co_await s.wait("everyone/0/count");
+    while (co_await s.add("everyone/0/count", 0) < n) co_await rc::sleep_for(1ms);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("what killed or failed ranks have left in a file releases nobody", "[rendezvous][programs]") {
+  NEEDS_EXAMPLE(barrier, "barrier");
+  for (string const& run : std::vector<string>{"?run_id=job", ""})
+    for (const bool killed : {true, false}) {
+      const scratch here;
+      const string url = "file://" + here.path + "/ranks" + run;
+      std::vector<std::unique_ptr<child>> early;
+      for (int rank = 0; rank < 3; ++rank) early.push_back(rank_in_file(barrier, url, rank, {"--timeout", killed ? "600" : "1"}));
+      if (killed) until_arrived(url, 3);
+      for (auto const& c : early)
+        if (killed) c->kill(SIGKILL);
+      for (auto const& c : early) CHECK(c->finish(60s) == (killed ? 128 + SIGKILL : 1));
+      CAPTURE(run, killed);
+      // The one that was missing comes alone, and must not pass.
+      const auto alone = rank_in_file(barrier, url, 3, {"--timeout", "1"});
+      CHECK(alone->finish(60s) == 1);
+      CHECK(contains(alone->errors(), "3 of 4 missing: 0-2"));
+      // And all together do.
+      std::vector<std::unique_ptr<child>> again;
+      for (int rank = 0; rank < 4; ++rank) again.push_back(rank_in_file(barrier, url, rank, {"--timeout", "60", "--runs", "2"}));
+      for (auto const& c : again) {
+        const int status = c->finish(60s);
+        INFO(c->errors());
+        CHECK(status == 0);
+      }
+      CHECK(::access((here.path + "/ranks").c_str(), F_OK) != 0);
+    }
+}
+
+TEST_CASE("everybody is told when a rank dies that met the others in a file, also who asks nothing", "[rendezvous][programs]") {
+  NEEDS_EXAMPLE(barrier, "barrier");
+  const scratch here;
+  const string url = "file://" + here.path + "/ranks";
+  const auto dies = rank_in_file(barrier, url, 0, {"--timeout", "600"});
+  const string text = "rank 0 (process " + std::to_string(dies->pid()) + ") is dead";
+  const auto waits = rank_in_file(barrier, url, 1, {"--timeout", "600"});
+  until_arrived(url, 2);
+  on_loop([&](rc::loop& l) -> rc::task<> {
+    const rc::rendezvous_session s = co_await rc::rendezvous(l, url, place(2, 4));
+    string told;
+    bool in_place = false;
+    const auto body = [&](rc::rendezvous_session&) -> rc::task<> {
+      in_place = true;
+      co_await rc::sleep_for(50s);
+    };
+    const auto one = [&]() -> rc::task<> {
+      try {
+        co_await s.run(body);
+      } catch (rc::error const& e) {
+        if (e.code() == rc::errc::disconnected) told = e.what();
+      }
+    };
+    rc::scope ranks(l);
+    ranks.spawn(one);
+    co_await eventually([&] { return in_place; });
+    const rc::time_point begun = l.now();
+    dies->kill(SIGKILL);
+    co_await ranks.join();
+    CHECK(l.now() - begun < 10s);  // the bound is 1 s
+    CHECK(contains(told, text));
+  });
+  CHECK(waits->finish(60s) == 1);
+  CHECK(contains(waits->errors(), text));
+  // Those that were left took the file with them.
+  CHECK(dies->finish() == 128 + SIGKILL);
+  CHECK(::access((here.path + "/ranks").c_str(), F_OK) != 0);
+}
+
+TEST_CASE("one rank is there once", "[rendezvous]") {
+  const scratch here;
+  const string url = "file://" + here.path + "/ranks";
+  on_loop([&](rc::loop& l) -> rc::task<> {
+    std::vector<rc::rendezvous_session> all;
+    co_await keep(l, url, place(1, 3), &all);
+    const rc::failure f = co_await refused(l, url, place(1, 3));
+    CHECK(f.code() == rc::errc::failed);
+    CHECK(contains(f.message(), here.path + "/ranks has rank 1 already: process " + std::to_string(::getpid())));
+    // A clone is no second one.
+    rc::any_store other = co_await all[0].store().clone(20s);
+    co_await other.set("k", "v");
+    CHECK_AWAIT(co_await all[0].store().get("k"), "v");
+    other.close();
+    // One after the other it may come again, in a run that begins anew.
+    for (int round = 0; round < 5; ++round) {
+      co_await all.back().leave(10s);
+      co_await keep(l, url, place(1, 3), &all);
+      CHECK_AWAIT(co_await all.back().store().check("k"), false);
+      co_await all.back().store().set("k", "v");
+    }
+    all.clear();
+  });
+}
+
 TEST_CASE("port 0 is told through a store that is there already", "[rendezvous]") {
   on_loop([](rc::loop& l) -> rc::task<> {
     const rc::hash_store bootstrap(l);

@@ -91,10 +91,34 @@ TEST_CASE("a length that no record has is damage, not a size to allocate") {
   file_map m;
   int count = 0;
   CHECK(read("\xff\xff\xff\xff"sv, m, count) == status::damaged);
-  CHECK(read("\xff\xff\0\0"sv, m, count) == status::damaged);
+  CHECK(read("\xff\xff\x10\0"sv, m, count) == status::damaged);
+  CHECK(read("\xff\xff\0\0"sv, m, count) == status::torn);  // longer than ours, but PyTorch has no limit
   CHECK(read("\x02\0\0\0/k\x01\0\0\x80v"sv, m, count) == status::damaged);
   CHECK(read("\x02\0\0\0/k\xff\xff\xff\x0f"sv, m, count) == status::torn);  // 256 MiB may yet come
   CHECK(count == 0);
+}
+
+TEST_CASE("what is damaged is told, with the limit") {
+  const auto damage = [](std::string_view bytes) {
+    record_reader records(bytes);
+    REQUIRE(records.next() == status::damaged);
+    return records.damage();
+  };
+  CHECK(damage("\xff\xff\xff\xff"sv) == "a record announces a key of 4294967295 bytes, and the limit is 1048576");
+  CHECK(damage("\x02\0\0\0/k\0\0\0\x80v"sv) == "a record announces a value of 2147483648 bytes, and the limit is 268435456");
+  CHECK(damage("\0\0\0\0"sv).starts_with("there is a record without a key"));
+}
+
+TEST_CASE("zeros are no records: nobody writes an empty key") {
+  file_map m;
+  int count = 0;
+  for (const std::size_t n : {4U, 8U, 4096U}) CHECK(read(std::string(n, '\0'), m, count) == status::damaged);
+  CHECK(count == 0);
+  CHECK(read(std::string(3, '\0'), m, count) == status::torn);
+  CHECK(read(std::string(recorded) + std::string(64, '\0'), m, count) == status::damaged);
+  CHECK(count == 8);
+  CHECK(read("\x01\0\0\0/\0\0\0\0"sv, m, count) == status::end);  // the user's key "", without a value
+  CHECK(value(m, "") == "");
 }
 
 TEST_CASE("queues are records of their own, and what is written anew is the same") {

@@ -44,7 +44,7 @@ class rendezvous_options {
   rendezvous_options& publish_port(port_board b) { return arguments_.publishes_port(static_cast<bool>(b)), board_ = std::move(b), *this; }
   /// Whether everybody registers and rank 0 returns only when all have. Default true.
   rendezvous_options& wait_for_workers(bool on) noexcept { return wait_for_workers_ = on, *this; }
-  /// Whether session.run() stops what it runs when the server is lost. Default true.
+  /// Whether session.run() stops what it runs when the server is lost, or with a file:// another rank is dead. Default true.
   rendezvous_options& stop_when_lost(bool on) noexcept { return stop_when_lost_ = on, *this; }
   /// The variables that count instead of this process's.
   rendezvous_options& environment(variables v) { return environment_ = std::move(v), *this; }
@@ -55,7 +55,7 @@ class rendezvous_options {
   }
   rendezvous_options& client(client_options o) noexcept { return client_ = o, *this; }
   rendezvous_options& serve(serve_options o) noexcept { return serve_ = o, *this; }
-  /// How a file:// store behaves; world size, run id and limit are those of the rendezvous.
+  /// How a file:// store behaves; rank, world size, attempt, run id and limit are those of the rendezvous.
   rendezvous_options& file(file_options o) { return file_ = std::move(o), *this; }
   /// Resolves names, also the one that rank 0 listens on.
   rendezvous_options& resolver(resolve_fn f) { return resolver_ = std::move(f), *this; }

@@ -15,6 +15,7 @@
 #include "../rt/scope.hpp"
 #include "../rt/timer.hpp"
 #include "../stores/create.hpp"
+#include "../stores/file.hpp"
 #include "../stores/store.hpp"
 #include "plan.hpp"
 #include "port_board.hpp"
@@ -40,6 +41,7 @@ class session_state {
   rendezvous_plan plan;
   any_store store;
   std::optional<tcp_store> tcp;
+  std::optional<file_store> file;
   std::string url;
   port_board board;    // where this process has told its port,
   std::string notice;  // and what stands there
@@ -95,8 +97,9 @@ class rendezvous_session {
   /// of this session (fail()), gives others 5 s to hear of it where this process serves, and rethrows.
   ///
   /// body      kept until it has ended. On g++ 12 name a capturing lambda first.
-  /// errors    what the body throws. disconnected, within a second, when the server is lost while the body asks nothing of it: the body
-  ///           is stopped then (rendezvous_options::stop_when_lost). What leave() throws.
+  /// errors    what the body throws. disconnected, within a second, when the server is lost, or with a file:// on a local file system
+  ///           another rank has died, while the body asks nothing of it: the body is stopped then (rendezvous_options::stop_when_lost).
+  ///           What leave() throws.
   /// cancel    stops the body; then as with an exception, which takes up to 2 s.
   template <class Body>
     requires std::invocable<Body&, rendezvous_session&>
@@ -104,7 +107,8 @@ class rendezvous_session {
     return run_task<Body>(*this, std::move(body), leave_within);
   }
 
-  /// Completes when the connection to the server is lost or the store closed, and says why; never for stores without a server.
+  /// Completes when the connection to the server is lost or the store closed, and says why; with a file also when another rank has died
+  /// (file_store::closed()); never for stores of the caller's schemes.
   [[nodiscard]] task<failure> lost() const { return lost_task(state_); }
 
  private:
@@ -132,11 +136,15 @@ class rendezvous_session {
     }
   }
   static task<failure> lost_task(state_ptr s) {
-    if (!s->tcp) {
+    if (s->tcp) {
+      failure why = co_await s->tcp->closed();
+      co_return why;
+    }
+    if (!s->file) {
       event never(s->home);
       co_await never.wait();
     }
-    failure why = co_await s->tcp->closed();
+    failure why = co_await s->file->closed();
     co_return why;
   }
   /// Ends by an error some time after a loss: the body's own operations, which know more, have ended by then.
@@ -158,7 +166,7 @@ class rendezvous_session {
     std::exception_ptr thrown;
     std::string reason = "left by an exception";
     try {
-      if (self.state_->tcp && self.state_->stop_when_lost) {
+      if ((self.state_->tcp || self.state_->file) && self.state_->stop_when_lost) {
         task<> work = body_task(&body, &self);
         task<> loss = watch(self.state_);
         auto first = co_await when_any(std::move(work), std::move(loss));
@@ -177,7 +185,8 @@ class rendezvous_session {
       co_return;
     }
     co_await detail::stop_with(stop_token());  // also when it was stopped: others are told
-    co_await fail_task(self.state_, std::move(reason), std::chrono::seconds(2));
+    co_await fail_task(self.state_, reason, std::chrono::seconds(2));
+    if (self.state_->file) self.state_->file->close_failed("rank " + std::to_string(self.rank()) + ": " + reason);
     const time_point now = self.state_->home.now();
     const time_point until = std::min(now + std::chrono::seconds(5), leave_within.from(now));
     const result<void> left = co_await as_result(leave_task(self.state_, until));

@@ -31,7 +31,8 @@ inline namespace v0 {
 ///   limit     holds whatever the file does: while the lock is held by a process that is stopped (timed_out, which names its pid), while
 ///             the end of a record is missing (protocol, which says where), while the file is not there yet (open()).
 ///   errors    invalid, limit as hash_store has them; io with the system's error, effect none (a full disk: the file stays readable);
-///             protocol where the file is damaged; disconnected when it was removed or replaced by another one: the store is closed then.
+///             protocol where the file is damaged; disconnected when it was removed or replaced by another one, or another rank of the
+///             run has died: the store is closed then.
 ///   cancel    a change that a job in the thread pool has begun is finished there: effect unknown. An item that comes for a pop that was
 ///             given up goes back to the head of its queue.
 ///   order     of one client's operations is that of their awaits. Each wait-free one sees every change that any member has completed.
@@ -46,15 +47,17 @@ class file_store {
   /// path      of a file in a directory that is there, a relative one from where the process is now; of a directory, if there is a run id: PATH/rollcall-RUN_ID then.
   /// limit     for the lock, and for the file to appear where file_options::create() is off.
   /// errors    io at once where the directory is missing or nothing may be written there, with the path; invalid for what is no file;
-  ///           failed for the file of an earlier run; timed_out or protocol at the limit, with what was in the way.
+  ///           failed for the file of an earlier run, or of one that this rank cannot join (file_options::rank), with who is there;
+  ///           timed_out or protocol at the limit, with what was in the way.
   /// cancel    as if never called.
   [[nodiscard]] static task<file_store> open(loop& l, std::string_view path, deadline limit = std::chrono::seconds(300),
                                              file_options options = {}) {
     return open_task(&l.core(), std::string(path), limit, std::move(options));
   }
-  /// Another client of the same file: a member of its own, with the same options. As open().
+  /// Another client of the same file: a member of its own, with the same options, but no rank. As open().
   [[nodiscard]] task<file_store> clone(deadline limit = std::chrono::seconds(300)) const {
     file_options o = client_->state().options();
+    o.rank(-1);
     return open_task(&client_->state().core(), client_->state().path(), limit, std::move(o));
   }
 
@@ -127,8 +130,17 @@ class file_store {
   /// Tells this client from every other one; random.
   [[nodiscard]] std::uint64_t identity() const noexcept { return client_->identity(); }
   /// Ends this client, for all copies of the handle: pending and later operations fail with errc::closed, and it is a member no more.
-  void close() const noexcept { client_->close(); }
-  /// False once it was closed, or the file was removed, replaced or damaged.
+  void close() const noexcept { client_->close({}); }
+  /// close(), which says that the run has failed, and why: ranks that come while others are there get it as an error, those that come later
+  /// begin anew. For members with a rank; others only close. The last handle does the same where an exception destroys it.
+  ///
+  /// why       not empty; at most 1024 bytes are kept.
+  void close_failed(std::string_view why) const noexcept { client_->close(why); }
+  /// Completes when the store has ended, and says why: closed; disconnected where the file was removed or replaced, or a rank is dead
+  /// (file_options::ends_with_members); protocol where it is damaged. Keeps no member from leaving. What happens to the file is noticed
+  /// while anyone waits for a key; where there are ranks, always.
+  [[nodiscard]] task<failure> closed() const { return closed_task(client_->shared_state()); }
+  /// False once it was closed, or the file was removed, replaced or damaged, or a rank is dead.
   [[nodiscard]] bool is_open() const noexcept { return !client_->state().ended(); }
 
  private:
@@ -142,6 +154,13 @@ class file_store {
     file_operation<void> joins(s.client_, detail::op_kind::ping, limit);
     co_await std::move(joins);
     co_return s;
+  }
+
+  static task<failure> closed_task(std::shared_ptr<detail::file_state> s) {
+    co_await s->over().wait();
+    failure why(s->ended_by(), "file store", std::string(s->why_ended()));
+    why.with_peer(s->path());
+    co_return why;
   }
 
   template <class T>

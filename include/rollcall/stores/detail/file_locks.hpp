@@ -31,11 +31,11 @@ namespace detail {
 }
 
 /// Takes the lock of a whole file, shared or exclusive, within `patience`; the system's error number, EWOULDBLOCK where it passed.
-/// Never blocks in flock(): nothing could give up on a holder that is stopped.
-[[nodiscard]] inline int lock_file(int fd, bool exclusive, std::chrono::microseconds patience) {
+/// Never blocks in flock(): nothing could give up on a holder that is stopped. `eager`: looks often, for whom it is the last chance.
+[[nodiscard]] inline int lock_file(int fd, bool exclusive, std::chrono::microseconds patience, bool eager = false) {
   const auto until = std::chrono::steady_clock::now() + patience;
   std::minstd_rand dice;
-  for (long pause = 100;; pause = pause < 1000 ? pause * 2 : pause) {
+  for (long pause = 100;; pause = pause < 1000 && !eager ? pause * 2 : pause) {
     if (::flock(fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0) return 0;
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK || std::chrono::steady_clock::now() >= until) return errno;
@@ -79,32 +79,42 @@ namespace detail {
   }
 }
 
-/// The mark of a live member of ours, or of who looks in: a lock on one byte far behind every record, which the kernel drops with the process. It belongs to
-/// the open file description, and has nothing to do with flock() on local file systems; on others there is none.
+/// The mark of a live member of ours, or of who looks in: a lock on one byte far behind every record, which the kernel drops with the
+/// process. It belongs to the open file description, and has nothing to do with flock() on local file systems; on others there is none.
+/// Each member has a byte of its own; those that look share one before them.
 class presence {
  public:
-  /// Marks this member as present in the file that is open as `fd`, for reading.
-  void enter(unique_fd fd) noexcept {
-    struct flock l = byte(F_RDLCK);
-    if (::fcntl(fd.get(), F_OFD_SETLK, &l) == 0) fd_ = std::move(fd);
-  }
+  /// Marks the member of that number, 0..2^60, as present in the file that is open as `fd`, for reading.
+  void enter(unique_fd fd, std::int64_t number) noexcept { take(std::move(fd), first + number); }
+  void enter_to_look(unique_fd fd) noexcept { take(std::move(fd), lookers); }
   void leave() noexcept { fd_.reset(); }
   [[nodiscard]] bool entered() const noexcept { return static_cast<bool>(fd_); }
-  /// Whether another one is present beside this, where it is marked.
-  [[nodiscard]] bool sees_others() const noexcept { return entered() && others(fd_.get()); }
-  /// Whether any other member is present; true where it cannot be told.
-  [[nodiscard]] static bool others(int fd) noexcept {
-    struct flock l = byte(F_WRLCK);
-    return ::fcntl(fd, F_OFD_GETLK, &l) != 0 || l.l_type != F_UNLCK;
-  }
+  /// The descriptor that has it, for questions about others.
+  [[nodiscard]] int fd() const noexcept { return fd_.get(); }
+  /// Whether another one, of either kind, is present beside this, where it is marked.
+  [[nodiscard]] bool sees_others() const noexcept { return entered() && is_locked(fd_.get(), lookers, (off_t{1} << 61) + 1); }
+  /// Whether the member of that number is present, unless it is `fd` itself that marks it; true where it cannot be told.
+  [[nodiscard]] static bool of_member(int fd, std::int64_t number) noexcept { return is_locked(fd, first + number, 1); }
+  /// Whether anybody looks in; true where it cannot be told.
+  [[nodiscard]] static bool of_lookers(int fd) noexcept { return is_locked(fd, lookers, 1); }
 
  private:
-  [[nodiscard]] static struct flock byte(short type) noexcept {
+  static constexpr off_t first = off_t{1} << 62, lookers = first - 1;
+
+  void take(unique_fd fd, off_t at) noexcept {
+    struct flock l = bytes(F_RDLCK, at, 1);
+    if (::fcntl(fd.get(), F_OFD_SETLK, &l) == 0) fd_ = std::move(fd);
+  }
+  [[nodiscard]] static bool is_locked(int fd, off_t at, off_t n) noexcept {
+    struct flock l = bytes(F_WRLCK, at, n);
+    return ::fcntl(fd, F_OFD_GETLK, &l) != 0 || l.l_type != F_UNLCK;
+  }
+  [[nodiscard]] static struct flock bytes(short type, off_t at, off_t n) noexcept {
     struct flock l{};
     l.l_type = type;
     l.l_whence = SEEK_SET;
-    l.l_start = off_t{1} << 62;
-    l.l_len = 1;
+    l.l_start = at;
+    l.l_len = n;
     return l;
   }
   unique_fd fd_;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "../file_options.hpp"
 #include "file_locks.hpp"
 #include "file_map.hpp"
+#include "file_members.hpp"
 #include "file_request.hpp"
 
 namespace rollcall {
@@ -45,6 +47,8 @@ class file_report {
   std::string text;
   bool changed = false;     // there was something new
   bool locked_out = false;  // somebody has the lock
+  std::string died;         // a member of this run, and that it is dead
+  std::string notice;       // for the log
   std::vector<std::string> touched;
 };
 
@@ -64,16 +68,21 @@ class file_log {
     if (::getpid() != pid_) return r.set(file_report::status::failed, errc::closed, "this process was forked; its parent is the member"), r;
     bool changes = (!joined_ && options_.member()) || !taken.empty();
     for (auto const& q : requests) changes = changes || q->changes();
-    if (on_local_ && requests.empty() && !changes && unchanged()) return r;  // elsewhere only open() asks the server what is new
+    const bool suspects = misses_somebody();
+    // Elsewhere only open() asks the server what is new.
+    if (on_local_ && requests.empty() && !changes && !suspects && unchanged()) return r;
+    if (!joined_) forget();  // others may have begun it anew since the last try
     unique_fd fd;
     struct stat now{};
     if (!enter(fd, now, changes, patience, r)) return r;
     map_.note_touched(joined_);
     if (!refresh(fd.get(), now, r)) return r;
-    const bool torn = r.how == file_report::status::not_yet;
+    if (suspects)  // with the lock: whoever was saying good-bye has said it
+      if (const std::optional<file_member> m = lost_member()) r.died = m->name() + " is dead: it ended without leaving the run";
     std::string out;
     file_step step(map_, out);
-    if (!joined_ && (torn || !join(fd.get(), step, r))) return r;
+    if (!joined_ && !join(fd.get(), step, r)) return r;
+    const bool torn = r.how == file_report::status::not_yet;
     if (!torn)
       for (auto const& [key, item] : taken) step.put(file_format::back, key, item);
     for (auto const& q : requests)
@@ -90,7 +99,8 @@ class file_log {
   }
 
   /// Says good-bye, and removes the file where that was the last member; what fails is left as it is. Waits for the lock for 1 s at most.
-  void leave(items const& taken) {
+  /// why     the run has failed, where it has; not empty then. For the next who come, if this has a rank.
+  void leave(items const& taken, std::string_view why) {
     using namespace file_format;
     if (!joined_ || ::getpid() != pid_) return;  // after a fork the parent is the member
     if (!options_.member() && taken.empty()) return mark_.leave();
@@ -103,17 +113,19 @@ class file_log {
     for (auto const& [key, item] : taken) step.put(back, key, item);
     const bool was_marked = mark_.entered();
     if (options_.member()) {
+      std::string attempt = std::to_string(options_.attempt());
       count(step, cleanup, 1);
       count(step, refcount, -1);
-      if (was_marked) count(step, members, -1);
+      if (was_marked) step.put("-", member_key(), {});
+      if (options_.rank() >= 0) step.put(file_format::left, std::to_string(options_.rank()), attempt);
+      if (options_.rank() >= 0 && !why.empty()) step.put({}, failed, attempt.append(" ").append(why.substr(0, 1024)));
     }
     mark_.leave();
-    if (!append(fd.get(), out, r) || !options_.member()) return;
-    const std::int64_t world = options_.world_size();
-    const std::int64_t open = map_.count(refcount), left = map_.count(cleanup), lost = map_.count(members);
-    // Those that never said good-bye are dead, if all of them are ours and none is marked as present.
-    const bool all_left = open <= 0 ? left >= world : was_marked && open <= lost && left + lost >= world && !presence::others(fd.get());
-    if (world >= 0 && all_left) ::unlink(path_.c_str());
+    if (!append(fd.get(), out, r) || !options_.member() || options_.world_size() < 0) return;
+    // Those that never said good-bye are dead, if all of them are ours and have no mark.
+    const file_roll roll = look_around(fd.get(), was_marked);
+    const auto gone = map_.count(cleanup) + static_cast<std::int64_t>(roll.dead.size());
+    if (roll.is_deserted() && (gone >= options_.world_size() || roll.failed_attempt >= options_.attempt())) ::unlink(path_.c_str());
   }
 
   /// The map is ahead of the file: it is read anew, next time.
@@ -125,6 +137,10 @@ class file_log {
 
   [[nodiscard]] bool joined() const noexcept { return joined_; }
   [[nodiscard]] std::string const& path() const noexcept { return path_; }
+  /// Whether it looks now and then for members that are dead, also while nobody waits; known once joined.
+  [[nodiscard]] bool asks_for_members() const noexcept {
+    return joined_ && mark_.entered() && options_.member() && options_.rank() >= 0 && options_.ends_with_members();
+  }
   /// Where changes come with a notice; known once joined.
   [[nodiscard]] bool local() const noexcept { return local_; }
   [[nodiscard]] file_map const& map() const noexcept { return map_; }
@@ -133,6 +149,8 @@ class file_log {
   static constexpr std::chrono::milliseconds patience{10};
   static constexpr std::size_t piece = std::size_t{256} << 10;
   static constexpr int reopenings = 8;
+  static constexpr std::chrono::milliseconds between_questions{200};
+  static constexpr std::chrono::seconds patience_with_the_busy{1};
 
   /// Neither longer nor another one than it was read; without a lock, for those that only look.
   [[nodiscard]] bool unchanged() const noexcept {
@@ -148,7 +166,7 @@ class file_log {
       fd.reset(::open(path_.c_str(), (exclusive ? O_RDWR : O_RDONLY) | (creates ? O_CREAT : 0) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644));
       if (!fd && errno == ESTALE && opened < reopenings) continue;
       if (!fd) return opening_failed(r), false;
-      const int refused = lock_file(fd.get(), exclusive, wait);
+      const int refused = lock_file(fd.get(), exclusive, wait, wait > patience);
       if (refused == ESTALE && opened < reopenings) continue;
       if (::fstat(fd.get(), &now) != 0) return r.set(failed, errc::io, system_text("cannot look at " + path_, errno)), false;
       if (!joined_ && S_ISDIR(now.st_mode)) return errno = EISDIR, opening_failed(r), false;  // opened to look only
@@ -178,7 +196,7 @@ class file_log {
       if (options_.run_id().empty())
         return r.set(failed, errc::invalid,
                      path_ + " is a directory; name a file in it, for example " + path_ + "/rollcall, or give a run id, which names one");
-      path_ += "/rollcall-" + encoded(options_.run_id());
+      path_ += "/" + run_file_name(options_.run_id());
       return r.set(not_yet, errc::timed_out, path_ + " is not there yet");
     }
     if (why == ENOENT) {
@@ -191,21 +209,6 @@ class file_log {
     }
     r.set(failed, errc::io, system_text("cannot open " + path_, why));
   }
-  [[nodiscard]] static std::string encoded(std::string_view id) {
-    constexpr char hex[] = "0123456789ABCDEF";
-    std::string s;
-    for (const char c : id) {
-      const auto byte = static_cast<unsigned char>(c);
-      const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' || c == '.';
-      if (plain) {
-        s += c;
-      } else {
-        s += {'%', hex[byte >> 4], hex[byte & 15]};
-      }
-    }
-    return s;
-  }
-
   /// Reads what is new. What a record announces is believed only as far as it is there.
   bool refresh(int fd, struct stat const& now, file_report& r) {
     using enum file_report::status;
@@ -229,8 +232,8 @@ class file_log {
       position_ += static_cast<off_t>(bytes.size() - records.rest().size());
       if (s == record_reader::status::damaged) {
         r.set(damaged, errc::protocol,
-              path_ + " is damaged: at byte " + std::to_string(position_) + " a record announces " + std::to_string(records.wanted()) +
-                  " bytes; " + (::access(copy_path().c_str(), F_OK) == 0 ? copy_path() + " may be what it held" : std::string("remove the file")));
+              path_ + " is damaged: at byte " + std::to_string(position_) + " " + records.damage() + "; " +
+                  (::access(copy_path().c_str(), F_OK) == 0 ? copy_path() + " may be what it held" : std::string("remove the file")));
         return false;
       }
       wanted = records.wanted();
@@ -249,39 +252,80 @@ class file_log {
     using enum file_report::status;
     if (!locks_exclude())
       return r.set(failed, errc::io, "a lock on " + path_ + " keeps nobody out: locking does not work on this file system"), false;
-    std::string const& mine = options_.run_id();
-    std::string const* theirs = map_.other(file_format::run);
-    if (theirs && *theirs != mine && (options_.member() || !mine.empty()))
-      return r.set(failed, errc::failed,
-                   path_ + " belongs to run '" + *theirs + "', this is " + (mine.empty() ? "a run without an id" : "run '" + mine + "'") +
-                       "; remove it, or give each run a path of its own"),
-             false;
-    const bool local = !on_network(fd);
-    if (!mine.empty() && !theirs && position_ > 0 && !options_.adopts())
-      return r.set(failed, errc::failed, path_ + " belongs to a run without an id, this is run '" + mine + "'; remove it, or adopt it"),
-             false;
-    if (options_.member() && mine.empty() && is_over(fd, local, r)) return false;
+    const bool local = !on_network(fd), torn = r.how == not_yet;
+    const file_roll roll = look_around(fd, local);
+    const file_judgement j = judge_file(map_, position_ == 0 && !torn, roll, options_);
+    if (j.decision == file_judgement::what::refuse) return r.set(failed, errc::failed, path_ + j.why), false;
+    if (j.decision == file_judgement::what::busy) {
+      const auto now = std::chrono::steady_clock::now();
+      if (busy_until_ == std::chrono::steady_clock::time_point()) busy_until_ = now + patience_with_the_busy;
+      return r.set(now < busy_until_ ? not_yet : failed, errc::failed, path_ + j.why), false;
+    }
+    if (j.decision == file_judgement::what::begin_anew) {
+      if (!begin_anew(fd, local, r)) return false;
+      r.notice = path_ + j.why;
+    } else if (torn) {
+      return false;
+    }
     on_local_ = local;
     local_ = local && options_.watch();
-    if (local) mark_.enter(unique_fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)));
-    if (!options_.member()) return true;
-    if (!mine.empty() && !theirs) step.put({}, file_format::run, mine);
+    if (!options_.member()) {
+      if (local) mark_.enter_to_look(open_for_mark());
+      return true;
+    }
+    // As many as have ever joined: nobody else's.
+    number_ = std::clamp<std::int64_t>(map_.count(refcount) + map_.count(cleanup), 0, file_member::most - 1);
+    while (map_.other(member_key())) ++number_;
+    if (local) mark_.enter(open_for_mark(), number_);
+    if (!options_.run_id().empty() && !map_.other(file_format::run)) step.put({}, file_format::run, options_.run_id());
     count(step, refcount, 1);
-    if (mark_.entered()) count(step, members, 1);
+    if (!mark_.entered()) return true;
+    file_member self;
+    self.rank = std::max(options_.rank(), -1);
+    self.attempt = options_.attempt();
+    self.process = pid_;
+    step.put({}, member_key(), self.text());
     return true;
   }
-  /// Whether the run that the file is of has ended, as far as that can be told without its name.
-  bool is_over(int fd, bool local, file_report& r) {
-    using namespace file_format;
-    const std::int64_t world = options_.world_size(), left = map_.count(cleanup), dead = map_.count(members);
-    std::string why;
-    if (world > 0 && left >= world) {
-      why = " is of an earlier run: all of its " + std::to_string(left) + " members have left; remove it";
-    } else if (local && dead > 0 && map_.count(refcount) <= dead && !presence::others(fd)) {
-      why = " is of a run that crashed: none of its " + std::to_string(dead) + " members is alive; remove it, or give each run an id";
+  [[nodiscard]] std::string member_key() const { return std::string(file_format::member).append(std::to_string(number_)); }
+  [[nodiscard]] unique_fd open_for_mark() const { return unique_fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)); }
+  /// marks     there are some, so that who has none is dead.
+  [[nodiscard]] file_roll look_around(int fd, bool marks) const {
+    return file_roll(map_, [=](std::int64_t number) { return !marks || presence::of_member(fd, number); });
+  }
+  /// The lowest rank that has no mark although it is said to be there; the run's, or a later attempt's.
+  [[nodiscard]] std::optional<file_member> lost_member() const {
+    std::optional<file_member> lost;
+    map_.for_each_other(file_format::member, [&](std::string_view number, std::string_view value) {
+      const std::optional<file_member> m = file_member::read(number, value);
+      if (!m || m->rank < 0 || m->attempt < options_.attempt() || m->number == number_ || (lost && lost->rank < m->rank)) return;
+      if (!presence::of_member(mark_.fd(), m->number)) lost = m;
+    });
+    return lost;
+  }
+  /// The same, now and then, by what was read before.
+  [[nodiscard]] bool misses_somebody() {
+    const auto now = std::chrono::steady_clock::now();
+    if (!asks_for_members() || now < ask_again_) return false;
+    if (lost_member()) return true;
+    ask_again_ = now + between_questions;
+    return false;
+  }
+  /// Drops what is in the file, which is nobody's. In place, for who waits for the lock with the file open; those that look in, though,
+  /// remember positions, and must see that it is another one.
+  bool begin_anew(int fd, bool local, file_report& r) {
+    using enum file_report::status;
+    if (!local || presence::of_lookers(fd)) {
+      if (::unlink(path_.c_str()) != 0) return r.set(failed, errc::io, system_text("cannot remove " + path_, errno)), false;
+      forget();
+      return r.set(not_yet, errc::timed_out, path_ + " is being made anew"), false;
     }
-    if (!why.empty()) r.set(file_report::status::failed, errc::failed, path_ + why);
-    return !why.empty();
+    if (::ftruncate(fd, 0) != 0) return r.set(failed, errc::io, system_text("cannot empty " + path_, errno)), false;
+    map_.clear();
+    position_ = 0;
+    r.how = done;
+    r.text.clear();
+    return true;
   }
   /// With the lock held: some file systems grant it to everybody.
   [[nodiscard]] bool locks_exclude() const noexcept {
@@ -336,6 +380,8 @@ class file_log {
   ino_t inode_ = 0;
   dev_t device_ = 0;
   pid_t pid_;
+  std::int64_t number_ = -1;  // of the member that this is
+  std::chrono::steady_clock::time_point ask_again_{}, busy_until_{};
   bool joined_ = false;
   bool on_local_ = false;  // the file system
   bool local_ = false;

@@ -32,10 +32,12 @@ inline constexpr std::string_view pop = "rollcall/pop/";    // + queue: its head
 inline constexpr std::string_view back = "rollcall/back/";  // + queue: an item that was taken is put back at the head
 inline constexpr std::string_view refcount = "refcount/";
 inline constexpr std::string_view cleanup = "cleanup/";
-inline constexpr std::string_view members = "rollcall/members";  // those of refcount/ that are marked while they live
-inline constexpr std::string_view run = "rollcall/run";          // the run id
+inline constexpr std::string_view run = "rollcall/run";         // the run id
+inline constexpr std::string_view member = "rollcall/member/";  // + number: one of those of refcount/ that are marked while they live
+inline constexpr std::string_view left = "rollcall/left/";      // + rank: in which attempt it has left
+inline constexpr std::string_view failed = "rollcall/failed";   // in which attempt the run has failed, a blank, why
 
-inline constexpr std::size_t max_key = 8192 + 64;                 // bytes in a record
+inline constexpr std::size_t max_key = std::size_t{1} << 20;      // bytes in a record; PyTorch has no limit, ours write 8 KiB at most
 inline constexpr std::size_t max_value = std::size_t{256} << 20;  // after append
 }  // namespace file_format
 
@@ -59,22 +61,23 @@ class record_reader {
   enum class status : unsigned char { record, end, torn, damaged };
 
   explicit record_reader(std::string_view bytes) noexcept : rest_(bytes) {}
-  /// record: key() and value() are the next one's. torn: the bytes end inside a record. damaged: a length that no record has. At these
-  /// two the reader stays where the record begins, and wanted() is how many bytes it has, as far as it is there.
+  /// record: key() and value() are the next one's. torn: the bytes end inside a record. damaged: a length that no record has, see
+  /// damage(). At these two the reader stays where the record begins, and wanted() is how many bytes it has, as far as it is there.
   [[nodiscard]] status next() noexcept {
     if (rest_.empty()) return status::end;
     std::size_t size = 4;
     const auto length = [this, &size](std::size_t at, std::size_t most, std::size_t& n) {
       std::uint32_t said = 0;
       std::memcpy(&said, rest_.data() + at, sizeof said);
-      n = said;
+      announced_ = n = said;
+      most_ = most;
       size += n;
       return n <= most;
     };
     wanted_ = size;
     if (rest_.size() < size) return status::torn;
     std::size_t key_size = 0, value_size = 0;
-    if (!length(0, file_format::max_key, key_size)) return wanted_ = size, status::damaged;
+    if (!length(0, file_format::max_key, key_size) || key_size == 0) return wanted_ = size, status::damaged;
     size += 4;
     wanted_ = size;
     if (rest_.size() < size) return status::torn;
@@ -90,10 +93,17 @@ class record_reader {
   [[nodiscard]] std::string_view value() const noexcept { return value_; }
   [[nodiscard]] std::string_view rest() const noexcept { return rest_; }
   [[nodiscard]] std::size_t wanted() const noexcept { return wanted_; }
+  /// What is wrong with a damaged record.
+  [[nodiscard]] std::string damage() const {
+    if (announced_ == 0) return "there is a record without a key, as where zeros are left after a crash of the machine";
+    return "a record announces a " + std::string(most_ == file_format::max_key ? "key" : "value") + " of " + std::to_string(announced_) +
+           " bytes, and the limit is " + std::to_string(most_);
+  }
 
  private:
   std::string_view rest_, key_, value_;
   std::size_t wanted_ = 0;
+  std::size_t announced_ = 0, most_ = 0;  // the length that was read last, and its limit
 };
 
 struct text_hash {
@@ -157,7 +167,13 @@ class file_map {
 
   /// Of records that are no user's: none, or its value.
   [[nodiscard]] std::string const* other(std::string_view key) const noexcept { return find(others_, key); }
-  /// The same as a number; 0 for what is missing or none.
+  /// Calls `f(key, value)` for those whose keys begin with `family`, without that.
+  template <class F>
+  void for_each_other(std::string_view family, F f) const {
+    for (auto const& [key, value] : others_)
+      if (key.starts_with(family)) f(std::string_view(key).substr(family.size()), std::string_view(value));
+  }
+  /// other() as a number; 0 for what is missing or none.
   [[nodiscard]] std::int64_t count(std::string_view key) const noexcept {
     std::int64_t n = 0;
     if (std::string const* text = other(key)) std::from_chars(text->data(), text->data() + text->size(), n);

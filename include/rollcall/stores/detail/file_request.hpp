@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,7 +18,19 @@ namespace rollcall {
 inline namespace v0 {
 namespace detail {
 
-class file_op;
+class file_request;
+
+/// An operation, as its client sees it.
+class file_op {
+ public:
+  /// The request comes back, done.
+  virtual void answered(std::unique_ptr<file_request> r) noexcept = 0;
+  /// The store is over; the request is the client's.
+  virtual void store_ends(errc code, std::string_view text, effect e) noexcept = 0;
+
+ protected:
+  ~file_op() = default;
+};
 
 /// What an operation on a file_store wants, and what came of it. Belongs to the operation, then to the client, while a job runs to the
 /// job: a coroutine may go at any time, a thread of the pool may not be stopped.
