@@ -105,8 +105,8 @@ TEST_CASE("whoever is ready is told within a bounded number of entries, however 
     ++turns;
   }
   CHECK(all[n - 1].told == 1);
-  CHECK(k.looked_at <= 2 * n + n + 64);  // the hot looks, and one full look
-  CHECK(turns <= 2 * n / 32 + 3);
+  CHECK(k.looked_at <= poll_set::patience_for_cold * n + n + 64);  // the hot looks, and one full look
+  CHECK(turns <= poll_set::patience_for_cold * n / 32 + 3);
 }
 
 TEST_CASE("a busy one among many idle ones costs a look at itself, not at all of them") {

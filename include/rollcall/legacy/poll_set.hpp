@@ -47,6 +47,7 @@ class poll_set {
  public:
   static constexpr std::size_t few = 128;        ///< so many cold ones cost nothing worth saving
   static constexpr std::size_t event_cost = 32;  ///< handling one event, in entries looked at
+  static constexpr std::size_t patience_for_cold = 4;  ///< what is done between two full looks, in looks at all cold ones
   static constexpr std::chrono::nanoseconds entry_cost{50};
 
   struct look {
@@ -93,7 +94,7 @@ class poll_set {
   [[nodiscard]] look next(duration limit) noexcept {
     limit = std::max(limit, duration::zero());
     const std::size_t cold = entries_.size() - hot_;
-    if (hot_ == 0 || cold <= few || work_ >= 2 * cold) return {entries_.data(), entries_.size(), limit, true};
+    if (hot_ == 0 || cold <= few || work_ >= patience_for_cold * cold) return {entries_.data(), entries_.size(), limit, true};
     return {entries_.data(), hot_, std::min<duration>(limit, static_cast<std::int64_t>(cold) * entry_cost), false};
   }
   /// What came of it: `n` descriptors have events, 0 for none, negative where the call failed.
@@ -110,7 +111,7 @@ class poll_set {
     }
     if (!l.full) {
       work_ += l.count;
-      if (n == 0 && ready_.empty()) work_ = 2 * (entries_.size() - hot_);  // nothing is hot: look at all of them, and block
+      if (n == 0 && ready_.empty()) work_ = patience_for_cold * (entries_.size() - hot_);  // nothing is hot: look at all of them, and block
       return;
     }
     for (polled* m = ready_.empty() ? nullptr : &ready_.front(); m; m = ready_.next(*m)) heat(*m);
