@@ -23,7 +23,7 @@
 #include <system_error>
 #include <vector>
 
-#include "common/command_line.hpp"
+#include "options.hpp"
 
 using namespace std::chrono_literals;
 namespace rc = rollcall;
@@ -243,23 +243,23 @@ int main(int argc, char** argv) {
       ->type_name("URL");
   app.add_option("--rank", rank, "Which rank this is, from 0 on; else the URL or the environment says it")->type_name("R");
   app.add_option("--world-size", world, "How many there are; else the URL or the environment says it")->type_name("N");
-  app.add_option("--runs", j.runs, "Barriers to pass after the start")->capture_default_str()->check(CLI::NonNegativeNumber);
+  app.add_option("--runs", j.runs, "Barriers to pass after the start")->capture_default_str()->check(options::at_least(0));
   app.add_option("--kind", j.kind, "Which barrier")->capture_default_str()->check(CLI::IsMember({"roll", "store-based", "seed"}));
-  app.add_option("--absent", j.absent, "The rank that stays away")->check(CLI::NonNegativeNumber)->type_name("R");
+  app.add_option("--absent", j.absent, "The rank that stays away")->check(options::at_least(0))->type_name("R");
   std::string back_end;
   app.add_option("--use-libuv", back_end, "What rank 0 serves with. 1: libuv; 0: the blocking back end, legacy. USE_LIBUV unless given, else 1")
       ->check([](std::string const& s) { return rc::flag_value(s, "--use-libuv").has_value() ? "" : rc::flag_value(s, "--use-libuv").error().detail(); })
       ->type_name("0|1");
   app.add_flag("--fresh", j.fresh, "A fresh object for each round of roll, under the same name");
-  CLI::Option const* const limit = app.add_option("--timeout", timeout, "Seconds for each step")->capture_default_str()->check(CLI::PositiveNumber);
+  CLI::Option const* const limit = app.add_option("--timeout", timeout, "Seconds for each step")->capture_default_str()->check(options::above(0.0));
   app.add_option("--interval", interval, "Seconds between two lines that say whom rank 0 waits for; a terminal shows a bar")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(options::above(0.0));
   app.add_flag("--json", j.json, "Say everything as one JSON object, at the end");
   app.footer(help_footer);
   try {
     app.parse(argc, argv);
-    command_line::refuse_empty_values(app);
+    options::refuse_empty_values(app);
     if (std::isnan(timeout) || std::isnan(interval)) throw CLI::ValidationError("--timeout and --interval take numbers");
   } catch (CLI::ParseError const& e) {
     return app.exit(e) == 0 ? EXIT_SUCCESS : usage_error;

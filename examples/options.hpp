@@ -40,19 +40,23 @@ template <class T>
   return detail::number<T>([low](T n) { return n > low; }, fmt::format("above {}", low));
 }
 
-/// An empty value is a mistake ("$UNSET"), and not the same as none.
-inline void refuse_empty_values(CLI::App& app) {
-  for (CLI::Option* o : app.get_options())
-    if (o->get_items_expected_max() > 0)
-      o->transform(CLI::Validator([](std::string& text) { return text.empty() ? std::string("its value is empty") : std::string(); }, ""));
+/// An option that is given with nothing in it ("--rank $R" where R is not set) is an error that names it, not one that was not given.
+/// Keys and values, which have no option before them, may be empty.
+inline void refuse_empty_values(CLI::App const& app) {
+  for (CLI::Option const* o : app.get_options()) {
+    if (o->get_positional()) continue;
+    for (std::string const& value : o->results())
+      if (value.empty()) throw CLI::ValidationError(o->get_name() + " is empty");
+  }
+  for (CLI::App const* each : app.get_subcommands()) refuse_empty_values(*each);
 }
 
 /// Parses the command line, where no option takes an empty value. Gives the exit status if the program is over: after --help, or when
 /// told what is wrong.
 [[nodiscard]] inline std::optional<int> parse(CLI::App& app, int argc, char** argv) {
-  refuse_empty_values(app);
   try {
     app.parse(argc, argv);
+    refuse_empty_values(app);
   } catch (CLI::ParseError const& e) {
     return app.exit(e) == 0 ? 0 : usage_error;
   }

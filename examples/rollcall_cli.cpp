@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/command_line.hpp"
+#include "options.hpp"
 #include "rollcall_cli/answer.hpp"
 #include "rollcall_cli/commands.hpp"
 #include "rollcall_cli/environment.hpp"
@@ -238,7 +238,7 @@ void parse(CLI::App& app, settings& s, int argc, char** argv) {
   add_commands(app, s);
   const std::vector<std::string> words = cut_words(argc, argv);
   app.parse(argc, argv);
-  command_line::refuse_empty_values(app);
+  options::refuse_empty_values(app);
   s.what.words.insert(s.what.words.end(), words.begin(), words.end());
   if (s.what.command.empty()) wrong("which command? get, set, add, ...: see --help");
   check_words(s.what);

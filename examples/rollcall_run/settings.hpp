@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "../common/command_line.hpp"
+#include "../options.hpp"
 
 namespace run {
 
@@ -116,7 +116,7 @@ inline void parse(CLI::App& app, settings& s, int argc, char** argv) {
   app.footer(help_footer);
   app.prefix_command();
   app.parse(argc, argv);
-  command_line::refuse_empty_values(app);
+  options::refuse_empty_values(app);
 
   const auto wrong = [](std::string const& text) { throw CLI::ValidationError(text); };
   if (!init_method.empty()) {

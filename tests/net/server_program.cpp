@@ -87,7 +87,7 @@ TEST_CASE("an empty value of an option is an error that names the option", "[pro
     INFO(option);
     child server({program, option, ""});
     CHECK(fails(server) == 2);
-    CHECK(contains(server.errors(), string(option) + ": its value is empty"));
+    CHECK(contains(server.errors(), option));
   }
 }
 
