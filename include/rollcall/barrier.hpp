@@ -104,7 +104,7 @@ class barrier {
   ///
   /// limit     the first limit of a member that passes decides for all. A member has 0.5 s past its own to learn the verdict.
   /// errors    barrier_error, code failed: who is missing, which rank came twice, what abort() said, that this attempt is superseded.
-  ///           timed_out: the verdict is unknown, because the server did not answer in time. What the store's operations throw, at
+  ///           timed_out: the verdict is unknown, because the store did not answer in time. What the store's operations throw, at
   ///           once, when the server is lost. invalid when another call on this object is waiting.
   /// cancel    completes in that loop turn; the arrival stays counted. So it does after timed_out. Calling again goes on in the same
   ///           generation without arriving again.
@@ -144,7 +144,7 @@ class barrier {
     return f;
   }
   static error abort_unknown(state const& s, time_point begun, deadline limit) {
-    failure f = describe(s, errc::timed_out, "whether the abort took effect is unknown: the server did not answer in time", begun, limit);
+    failure f = describe(s, errc::timed_out, "whether the abort took effect is unknown: the store did not answer in time", begun, limit);
     return error(f.with_effect(effect::unknown));
   }
   static std::string where(state const& s) {
@@ -168,7 +168,7 @@ class barrier {
         throw error(describe(*s, errc::cancelled, where(*s), begun, limit));
       }
       if (!now.has_verdict())
-        throw error(describe(*s, errc::timed_out, "the verdict is unknown: the server did not answer in time; " + where(*s), begun, limit));
+        throw error(describe(*s, errc::timed_out, "the verdict is unknown: the store did not answer in time; " + where(*s), begun, limit));
       v = s->member.take();
       ++s->verdicts;
       s->decided_itself = s->member.decided_itself();

@@ -52,7 +52,9 @@ class rendezvous_opening {
     const bool local = detail::is_unix_host(*at.host);
     int port = static_cast<int>(at.port.value_or(0));
     if (port == 0 && !local) {
-      const seat_query asked(*at.host, std::nullopt, port_board::file(*at.port_file));
+      std::optional<std::string> run;
+      if (at.run_id) run = *at.run_id;
+      const seat_query asked(*at.host, std::move(run), port_board::file(*at.port_file));
       port = co_await find_port(l, asked, o.client(limit), o.resolver(), until);
     }
     tcp_store store = co_await tcp_store::connect(*l, *at.host, port, until, o.client(limit), o.resolver());

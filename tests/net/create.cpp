@@ -237,7 +237,7 @@ TEST_CASE("a rank that is taken refuses the second process, and the job goes on"
         CHECK(contains(f.message(), part));
       CHECK_AWAIT(co_await stores[0].add("n", 1), 1);
       CHECK_AWAIT(co_await store.add("n", 1), 2);
-      CHECK_AWAIT(co_await store.num_keys(), registers ? 2 : 1);  // claims are not counted
+      CHECK_AWAIT(co_await store.num_keys(), (registers ? 2 : 1));  // claims are not counted
     }
   });
 }
@@ -278,6 +278,9 @@ TEST_CASE("a member of another run is refused before it counts, one of no run is
     co_await group.join();
     CHECK(stores.size() == 3);
     CHECK_AWAIT(co_await stores[0].num_keys(), 1);
+    const rc::failure worldless = co_await failed(create(l, 0, rc::create_options{}.is_master(true).run_id("job 7")));
+    CHECK(worldless.code() == rc::errc::invalid);
+    CHECK(contains(worldless.message(), "a master's run_id needs a world_size"));
     const string bad_ids[] = {string(), string(256, 'x')};
     for (string const& id : bad_ids) {
       const rc::failure bad = co_await failed(create(l, port, member(1, 3).run_id(id)));

@@ -135,8 +135,10 @@ TEST_CASE("a rank does not come into a run that goes on without one, or has it a
   file_judgement j = partly.judge(rank(2, 1).run_id("a"));
   CHECK(j.decision == what::busy);
   CHECK(contains(j.why, "rank 0 (process 10) has died, while others are there: rank 1 (process 11); end all of them"));
-  CHECK(partly.decide(rank(2, 0).run_id("a")) == what::busy);
-  CHECK(partly.decide(rank(2, 2).run_id("a")) == what::join);
+  j = partly.judge(rank(2, 0).run_id("a"));
+  CHECK(j.decision == what::refuse);
+  CHECK(contains(j.why, "supersedes this one: this is attempt 0, and rank 1 (process 11) is of attempt 1"));
+  CHECK(partly.decide(rank(2, 2).run_id("a")) == what::begin_anew);
   CHECK(partly.decide(plain().run_id("a")) == what::join);
   j = partly.judge(rank(2, 1).run_id("b"));
   CHECK(j.decision == what::busy);
@@ -147,13 +149,13 @@ TEST_CASE("a rank does not come into a run that goes on without one, or has it a
   j = twice.judge(rank(0));
   CHECK(j.decision == what::busy);
   CHECK(contains(j.why, "has rank 0 already: process 10"));
-  CHECK(twice.decide(rank(0, 1)) == what::join);
+  CHECK(twice.decide(rank(0, 1)) == what::begin_anew);
   scene failing;
   failing.counts(1, 1).member(0, "0/0/10", true).left(1, 0).put(file_format::failed, "0 rank 1: out of paper");
   j = failing.judge(rank(2));
   CHECK(j.decision == what::busy);
   CHECK(contains(j.why, "has failed (rank 1: out of paper), and others are there: rank 0 (process 10)"));
-  CHECK(failing.decide(rank(2, 1)) == what::join);
+  CHECK(failing.decide(rank(2, 1)) == what::begin_anew);
   scene has_left;
   has_left.counts(1, 1).member(0, "0/0/10", true).left(1, 0);
   CHECK(has_left.decide(rank(1)) == what::busy);
@@ -165,6 +167,9 @@ TEST_CASE("what is no run's of ours is refused where that can be told") {
   nameless.counts(1, 0).put("/k", "v");
   CHECK(nameless.decide(rank(0).run_id("a")) == what::refuse);
   CHECK(nameless.decide(rank(0).run_id("a").adopt()) == what::join);
+  nameless.member(0, "1/0/11", true);
+  CHECK(nameless.decide(rank(0).run_id("a")) == what::busy);
+  CHECK(contains(nameless.judge(rank(0).run_id("a")).why, "rank 1 (process 11) still there"));
   scene over;
   over.counts(0, 3).put("/k", "v");
   CHECK(over.decide(rank(0)) == what::refuse);

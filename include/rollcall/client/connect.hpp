@@ -150,6 +150,7 @@ class connect_failure {
   int system_error = 0;  // ETIMEDOUT: nobody has answered
   std::string text;
   bool final_answer = false;
+  bool closed_in_handshake = false;
 };
 
 inline task<client_ptr> connect_once(loop_core* core, std::string host, int port, client_options options, resolve_fn const* resolver,
@@ -192,7 +193,8 @@ inline task<client_ptr> connect_once(loop_core* core, std::string host, int port
   failure const& f = *client->why_closed();
   why->code = f.code() == errc::disconnected ? errc::refused : f.code();
   why->system_error = 0;
-  why->text = to.to_string() + ": " + (f.code() == errc::disconnected ? "closed the connection in the handshake: " : "") + f.detail();
+  why->closed_in_handshake = f.code() == errc::disconnected;
+  why->text = to.to_string() + ": " + (why->closed_in_handshake ? "closed the connection in the handshake: " : "") + f.detail();
   why->final_answer = f.code() == errc::protocol;
   co_return client_ptr();
 }
@@ -216,8 +218,11 @@ class connect_reporter final : private timer_node {
   void report() noexcept {
     const time_point now = core_.now();
     core_.add_timer(*this, now + std::chrono::seconds(30));
-    core_.log(log_level::warning, "still connecting to " + endpoint_ + ", " +
-                                      (until_ == time_point::max() ? std::string("no limit") : duration_text(until_ - now) + " left") + ": " + why_.text);
+    if (!core_.logs()) return;
+    try {
+      const std::string left = until_ == time_point::max() ? std::string("no limit") : duration_text(until_ - now) + " left";
+      core_.log(log_level::warning, "still connecting to " + endpoint_ + ", " + left + ": " + why_.text);
+    } catch (std::exception const&) {}  // without memory it is not told
   }
   loop_core& core_;
   std::string endpoint_;
@@ -270,9 +275,12 @@ inline task<client_ptr> connect_client(loop_core* core, std::string host, int po
       if (e.code() != errc::timed_out) throw;
     }
     if (why.final_answer) throw give_up(why.code, why.text);
-    if (const int e = descriptors.failed(core->now()); e != 0) throw give_up(errc::io, errno_text(e));
+    if (const int e = descriptors.failed(core->now()); e != 0) {
+      why.system_error = e;
+      throw give_up(errc::io, errno_text(e));
+    }
     // A server before 2.5 closes at PING: leave it out every other time.
-    with_ping = !(with_ping && why.text.find("in the handshake") != why.text.npos);
+    with_ping = !(with_ping && why.closed_in_handshake);
     duration pause = pauses.next();
     const time_point now = core->now();
     if (last_round || now >= until) {

@@ -160,6 +160,7 @@ class store_core final : private engine::popped_items::owner {
   void close(failure_ptr why) noexcept {
     if (!closed_) return end(std::move(why));
     closed_ = std::move(why);
+    for (lane_ptr const& one : lanes_) one->end(closed_);  // the one that is being tried
     rouse_all();
   }
   void log(log_level level, std::string_view line) const noexcept {

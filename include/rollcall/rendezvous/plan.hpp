@@ -346,7 +346,7 @@ inline std::string rendezvous_plan::describe() const {
 
 /// Decide what a rendezvous will do: the caller's arguments beat the URL, the URL beats the environment. A plain function: no I/O.
 ///
-/// url        tcp://, file://, env://, auto://, or a scheme that the arguments name (docs/design/rendezvous.md).
+/// url        tcp://, unix://, file://, env://, auto://, or a scheme that the arguments name (docs/design/rendezvous.md).
 /// errors     invalid: one that names every problem, and what was found.
 [[nodiscard]] inline result<rendezvous_plan> try_plan_rendezvous(std::string_view url, rendezvous_arguments const& arguments,
                                                                  variables const& all) {

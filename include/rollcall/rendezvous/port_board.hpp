@@ -114,23 +114,23 @@ class port_notice {
 /// "" when it is done; blocks.
 inline std::string replace_file(std::string const& path, std::string_view text) {
   const std::string fresh = path + "." + std::to_string(::getpid()) + ".new";
-  const unique_fd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  const auto failed = [&](char const* call) { return std::string(call) + " " + in_quotes(fresh, 255) + ": " + errno_text(errno); };
+  const auto failed = [&](char const* call) {
+    const int e = errno;
+    ::unlink(fresh.c_str());
+    return std::string(call) + " " + in_quotes(fresh, 255) + ": " + errno_text(e);
+  };
+  ::unlink(fresh.c_str());
+  const unique_fd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
   if (!fd) return failed("open");
   for (std::string_view rest = text; !rest.empty();) {
     const ssize_t n = ::write(fd.get(), rest.data(), rest.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      std::string why = failed("write");
-      ::unlink(fresh.c_str());
-      return why;
-    }
+    if (n < 0) return failed("write");
     rest.remove_prefix(static_cast<std::size_t>(n));
   }
-  if (::rename(fresh.c_str(), path.c_str()) == 0) return {};
-  std::string why = failed("rename");
-  ::unlink(fresh.c_str());
-  return why;
+  if (::fsync(fd.get()) != 0 && errno != EINVAL) return failed("fsync");  // a network file system may tell of a full disk only here
+  if (::rename(fresh.c_str(), path.c_str()) != 0) return failed("rename");
+  return {};
 }
 
 /// The first bytes of a file, or nothing and the errno; blocks.

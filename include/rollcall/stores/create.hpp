@@ -121,7 +121,7 @@ class creation {
     }
     client_ptr client = co_await connect_client(core, host, port, until, o.client(), o.resolver());
     tcp_store store(std::move(client), share);
-    if (!share && o.run_id()) co_await check_run(store, *o.run_id(), until);
+    if (o.run_id() && (!share || o.multi_tenant())) co_await check_run(store, *o.run_id(), until);
     if (!o.world_size() || (!o.wait_for_workers() && (!o.claims_rank() || o.multi_tenant()))) co_return store;
     co_await introduce(store, o, until);
     if (share && o.wait_for_workers()) co_await wait_for_all(core, share, store, o, until, shown);
@@ -179,6 +179,7 @@ class creation {
     if (o.rank() && (*o.rank() < 0 || *o.rank() >= world))
       refuse("rank " + text(*o.rank()) + " is not in 0.." + text(world - 1) + (o.world_size() ? " (world size " + text(world) + ")" : ""));
     if (o.run_id() && (o.run_id()->empty() || o.run_id()->size() > 255)) refuse("the run_id has not 1..255 bytes");
+    if (o.run_id() && o.is_master() && !o.world_size()) refuse("a master's run_id needs a world_size");
     if (o.attempt() < 0) refuse("attempt " + text(o.attempt()) + " is negative");
     if (o.listen_fd() && !o.is_master()) refuse("a descriptor to listen on (" + text(*o.listen_fd()) + ") is given, but is_master is not");
   }
@@ -342,8 +343,9 @@ class creation {
 ///           registered.
 /// limit     create_options::timeout, one for all steps, exact to some milliseconds.
 /// errors    timed_out: "37 of 64 joined after 30 s: missing 3, 17-42". failed: a rank registered twice, two world sizes, more members
-///           than the world has; it names them. invalid, before any socket: world size, rank or port out of range. address_in_use, also
-///           for another loop of this process. What connect() throws. After an error nothing is served.
+///           than the world has, a server of another run (run_id), a rank that a higher attempt has; it names them. invalid, before any
+///           socket: world size, rank or port out of range, a master's run_id without a world size. address_in_use, also for another
+///           loop of this process. What connect() throws. After an error nothing is served.
 /// cancel    as if never called, except that a registration that was sent stays counted.
 /// lifetime  a master's server ends with the last copy of its store (see drain()); all of them must end before the loop does.
 inline task<tcp_store> tcp_store::create(loop& l, std::string_view host, int port, create_options const& options) {

@@ -44,7 +44,8 @@ class file_store {
 
   /// Opens the file at `path`, which is made where it is missing, and counts this client in as a member.
   ///
-  /// path      of a file in a directory that is there, a relative one from where the process is now; of a directory, if there is a run id: PATH/rollcall-RUN_ID then.
+  /// path      of a file in a directory that is there, a relative one from where the process is now; of a directory, if there is a run
+  ///           id: PATH/rollcall-RUN_ID then.
   /// limit     for the lock, and for the file to appear where file_options::create() is off.
   /// errors    io at once where the directory is missing or nothing may be written there, with the path; invalid for what is no file;
   ///           failed for the file of an earlier run, or of one that this rank cannot join (file_options::rank), with who is there;
@@ -153,6 +154,7 @@ class file_store {
     file_store s(std::make_shared<detail::file_client>(*core, std::move(path), options));
     file_operation<void> joins(s.client_, detail::op_kind::ping, limit);
     co_await std::move(joins);
+    s.client_->state().opened();
     co_return s;
   }
 

@@ -18,17 +18,15 @@
 #include <thread>
 #include <utility>
 
+#include "../../posix/errno.hpp"
 #include "../../posix/fd.hpp"
 
 namespace rollcall {
 inline namespace v0 {
 namespace detail {
 
-/// "cannot open: Permission denied (EACCES)".
-[[nodiscard]] inline std::string system_text(std::string_view what, int number) {
-  char const* name = ::strerrorname_np(number);
-  return std::string(what) + ": " + std::strerror(number) + " (" + (name ? name : std::to_string(number)) + ")";
-}
+/// "cannot open: EACCES (Permission denied)".
+[[nodiscard]] inline std::string system_text(std::string_view what, int number) { return std::string(what) + ": " + errno_text(number); }
 
 /// Takes the lock of a whole file, shared or exclusive, within `patience`; the system's error number, EWOULDBLOCK where it passed.
 /// Never blocks in flock(): nothing could give up on a holder that is stopped. `eager`: looks often, for whom it is the last chance.

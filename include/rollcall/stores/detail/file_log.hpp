@@ -98,30 +98,32 @@ class file_log {
     return r;
   }
 
-  /// Says good-bye, and removes the file where that was the last member; what fails is left as it is. Waits for the lock for 1 s at most.
+  /// Says good-bye, and removes the file where that was the last member; what fails is left as it is. Waits for the lock for 1 s at most,
+  /// a rank for 5 s: without its good-bye it is dead for the others.
   /// why     the run has failed, where it has; not empty then. For the next who come, if this has a rank.
-  void leave(items const& taken, std::string_view why) {
+  /// opened  else its open() was given up: it leaves as if it had never come.
+  void leave(items const& taken, std::string_view why, bool opened) {
     using namespace file_format;
     if (!joined_ || ::getpid() != pid_) return;  // after a fork the parent is the member
     if (!options_.member() && taken.empty()) return mark_.leave();
     file_report r;
     unique_fd fd;
     struct stat now{};
-    if (!enter(fd, now, true, std::chrono::seconds(1), r) || !refresh(fd.get(), now, r) || r.how != file_report::status::done) return;
+    if (!enter(fd, now, true, std::chrono::seconds(options_.rank() >= 0 ? 5 : 1), r) || !refresh(fd.get(), now, r) || r.how != file_report::status::done) return;
     std::string out;
     file_step step(map_, out);
     for (auto const& [key, item] : taken) step.put(back, key, item);
     const bool was_marked = mark_.entered();
     if (options_.member()) {
       std::string attempt = std::to_string(options_.attempt());
-      count(step, cleanup, 1);
+      if (opened) count(step, cleanup, 1);
       count(step, refcount, -1);
       if (was_marked) step.put("-", member_key(), {});
-      if (options_.rank() >= 0) step.put(file_format::left, std::to_string(options_.rank()), attempt);
-      if (options_.rank() >= 0 && !why.empty()) step.put({}, failed, attempt.append(" ").append(why.substr(0, 1024)));
+      if (opened && options_.rank() >= 0) step.put(file_format::left, std::to_string(options_.rank()), attempt);
+      if (opened && options_.rank() >= 0 && !why.empty()) step.put({}, failed, attempt.append(" ").append(why.substr(0, 1024)));
     }
     mark_.leave();
-    if (!append(fd.get(), out, r) || !options_.member() || options_.world_size() < 0) return;
+    if (!append(fd.get(), out, r) || !opened || !options_.member() || options_.world_size() < 0) return;
     // Those that never said good-bye are dead, if all of them are ours and have no mark.
     const file_roll roll = look_around(fd.get(), was_marked);
     const auto gone = map_.count(cleanup) + static_cast<std::int64_t>(roll.dead.size());
@@ -262,7 +264,7 @@ class file_log {
       return r.set(now < busy_until_ ? not_yet : failed, errc::failed, path_ + j.why), false;
     }
     if (j.decision == file_judgement::what::begin_anew) {
-      if (!begin_anew(fd, local, r)) return false;
+      if (!begin_anew(fd, local && roll.alive.empty(), r)) return false;
       r.notice = path_ + j.why;
     } else if (torn) {
       return false;
@@ -311,11 +313,11 @@ class file_log {
     ask_again_ = now + between_questions;
     return false;
   }
-  /// Drops what is in the file, which is nobody's. In place, for who waits for the lock with the file open; those that look in, though,
-  /// remember positions, and must see that it is another one.
-  bool begin_anew(int fd, bool local, file_report& r) {
+  /// Drops what is in the file. In place where that is nobody's, for who waits for the lock with the file open; those that look in, though,
+  /// and members of an attempt that is superseded, remember positions, and must see that it is another one.
+  bool begin_anew(int fd, bool nobodys, file_report& r) {
     using enum file_report::status;
-    if (!local || presence::of_lookers(fd)) {
+    if (!nobodys || presence::of_lookers(fd)) {
       if (::unlink(path_.c_str()) != 0) return r.set(failed, errc::io, system_text("cannot remove " + path_, errno)), false;
       forget();
       return r.set(not_yet, errc::timed_out, path_ + " is being made anew"), false;

@@ -111,7 +111,7 @@ class file_judgement {
  public:
   enum class what : unsigned char {
     join,
-    begin_anew,  // its run is over, and nobody is there: what it holds is dropped
+    begin_anew,  // its run is over, or this one supersedes it: what it holds is dropped
     busy,        // others are there that must go first; if they do not, it is an error
     refuse,
   };
@@ -121,7 +121,8 @@ class file_judgement {
   std::string why;  // behind the path
 };
 
-/// Whose file is it? Who has a rank is of a run, and no run begins with what another one has left; who has none drops nothing.
+/// Whose file is it? Who has a rank is of a run, and no run begins with what another one has left; who has none drops nothing, except
+/// with a higher attempt than the file tells of.
 ///
 /// empty     there is no record, nor a part of one.
 [[nodiscard]] inline file_judgement judge_file(file_map const& map, bool empty, file_roll const& roll, file_options const& o) {
@@ -150,10 +151,21 @@ class file_judgement {
     if (roll.alive.empty()) return {refuse, text + "; remove it, or give each run a path of its own"};
     return {ranked ? busy : refuse, text + "; " + roll.who_is_there() + " still there: give each run a path of its own"};
   }
+  if (nameless && ranked && !roll.alive.empty())
+    return {busy, " belongs to a run without an id, this is run '" + mine + "'; " + roll.who_is_there() +
+                      " still there: give each run a path of its own"};
   if (nameless)
     return {refuse, " belongs to a run without an id, this is run '" + mine + "'; remove it, or adopt it if PyTorch's came first"};
   if (!o.member()) return {};
 
+  if (ranked && !roll.alive.empty()) {
+    const auto by_attempt = [](file_member const& a, file_member const& b) { return a.attempt < b.attempt; };
+    file_member const& newest = *std::max_element(roll.alive.begin(), roll.alive.end(), by_attempt);
+    const std::string both =
+        "this is attempt " + std::to_string(o.attempt()) + ", and " + newest.name() + " is of attempt " + std::to_string(newest.attempt);
+    if (newest.attempt > o.attempt()) return {refuse, " is of an attempt that supersedes this one: " + both};
+    if (newest.attempt < o.attempt() && roll.unmarked == 0) return {begin_anew, " is begun anew: " + both};
+  }
   if (ranked && !roll.is_deserted()) {
     const std::string advice = "; end all of them and start again, or let all start again with a higher attempt (ROLLCALL_ATTEMPT)";
     const std::string rank = "rank " + std::to_string(o.rank());

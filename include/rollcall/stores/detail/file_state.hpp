@@ -102,6 +102,8 @@ class file_state final : public std::enable_shared_from_this<file_state>, privat
         r->owner->store_ends(code, text, effect::none);
       }
   }
+  /// The store is in its user's hands: from now on it leaves as a member, and not as if it had never come.
+  void opened() noexcept { opened_ = true; }
   /// Nobody needs it any more: says good-bye to the others, in the thread pool.
   /// why     this rank says that the run has failed; empty: it does not.
   void leave(std::string_view why) noexcept {
@@ -166,7 +168,7 @@ class file_state final : public std::enable_shared_from_this<file_state>, privat
     job& j = *static_cast<job*>(w->data);
     file_log& log = j.state->log_;
     try {
-      if (j.leaving) return log.leave(j.taken, j.state->failure_);
+      if (j.leaving) return log.leave(j.taken, j.state->failure_, j.state->opened_);
       j.report = log.run(j.requests, j.taken);
     } catch (std::exception const& e) {
       log.forget();
@@ -368,6 +370,7 @@ class file_state final : public std::enable_shared_from_this<file_state>, privat
   bool locked_out_ = false;
   bool watched_ = false;
   bool noticed_ = false;
+  bool opened_ = false;
   bool leaving_ = false;
   bool said_good_bye_ = false;
   bool lost_ = false;
