@@ -101,7 +101,7 @@ class older_server {
       }
     }
     while (!out.empty()) {
-      iovec piece;
+      iovec piece{};
       static_cast<void>(out.fill(&piece, 1));
       if (!send_all(c.fd.get(), string_view(static_cast<char const*>(piece.iov_base), piece.iov_len))) return false;
       out.consume(piece.iov_len);

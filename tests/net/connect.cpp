@@ -48,7 +48,7 @@ rc::task<> old_store(rc::engine::store& store, rc::net::socket s) {
     }
     while (!store.woken().empty()) static_cast<void>(store.take_due(store.woken().front()));
     string out;
-    iovec piece;
+    iovec piece{};
     while (replies.fill(&piece, 1) == 1) {
       out.append(static_cast<char const*>(piece.iov_base), piece.iov_len);
       replies.consume(piece.iov_len);
