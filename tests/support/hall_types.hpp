@@ -107,6 +107,7 @@ class erased_hall final : public hall {
   explicit erased_hall(rc::loop& l) : below_(l) {}
   rc::task<rc::any_store> open(rc::deadline limit) override { return below_.open(limit); }
   rc::task<> close() override { return below_.close(); }
+  [[nodiscard]] bool stops_one_call() const override { return !std::is_same_v<Hall, blocking_hall>; }
 
  private:
   erased<Hall> below_;

@@ -19,6 +19,8 @@ class hall {
   virtual ~hall() = default;
   virtual rc::task<rc::any_store> open(rc::deadline limit = 300s) = 0;
   virtual rc::task<> close() = 0;
+  /// Whether a stop ends one call, and not all that its client has under way.
+  [[nodiscard]] virtual bool stops_one_call() const = 0;
 };
 
 /// A kind of store, under the name that a failing case shows.
